@@ -1,0 +1,75 @@
+//! How the generated code of `mooncake-proto` comes from its `.proto` files, without `protoc`.
+//!
+//! `cargo run -p mooncake-proto-codegen` writes it anew; a test compares it with what is kept.
+
+use std::{
+    error::Error,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Compiles the protos below `root/proto` into `out`, one file a package.
+pub fn generate(root: &Path, out: &Path) -> Result<(), Box<dyn Error>> {
+    fs::create_dir_all(out)?;
+    compile(root, out, "status", None)?;
+    compile(root, out, "tent", None)?;
+    // The module that the crate gives to the package which the master's messages refer to.
+    compile(root, out, "master", Some((".mooncake.status.v1", "crate::status")))
+}
+
+fn compile(
+    root: &Path,
+    out: &Path,
+    package: &str,
+    known: Option<(&str, &str)>,
+) -> Result<(), Box<dyn Error>> {
+    let file = format!("mooncake/{package}/v1/{package}.proto");
+    let descriptors = protox::compile([file], [root.join("proto")])?;
+    let mut config = prost_build::Config::new();
+    config.bytes(["."]);
+    if let Some((proto, rust)) = known {
+        config.extern_path(proto, rust);
+    }
+    tonic_prost_build::configure()
+        .out_dir(out)
+        .build_transport(false)
+        .compile_fds_with_config(descriptors, config)?;
+    Ok(())
+}
+
+/// The folder of `mooncake-proto`.
+pub fn proto_crate() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("this crate lies in that folder")
+        .to_path_buf()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn files(folder: &Path) -> BTreeMap<String, String> {
+        fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| {
+                let entry = entry.unwrap();
+                let text = fs::read_to_string(entry.path()).unwrap();
+                (entry.file_name().into_string().unwrap(), text)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn the_generated_code_is_what_the_protos_say() {
+        let fresh = tempfile::tempdir().unwrap();
+        generate(&proto_crate(), fresh.path()).unwrap();
+        let (fresh, kept) = (files(fresh.path()), files(&proto_crate().join("src/generated")));
+        assert!(
+            fresh == kept,
+            "the protos changed: run `cargo run -p mooncake-proto-codegen`"
+        );
+    }
+}
