@@ -9,7 +9,6 @@ use crate::status::{self, ErrorCode, ErrorDetail};
 
 /// What a retry needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum Retry {
     /// The same request again, at once.
     Here,
@@ -25,7 +24,6 @@ pub enum Retry {
 
 /// What a failed request has already done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum Applied {
     /// Nothing.
     Nothing,
@@ -195,12 +193,10 @@ impl From<ErrorDetail> for Fault {
 impl From<Fault> for Status {
     fn from(fault: Fault) -> Self {
         let code = match fault.code {
-            ErrorCode::ObjectNotFound
-            | ErrorCode::SegmentNotFound
-            | ErrorCode::ClientNotFound => Code::NotFound,
-            ErrorCode::ObjectAlreadyExists | ErrorCode::SegmentAlreadyExists => {
-                Code::AlreadyExists
+            ErrorCode::ObjectNotFound | ErrorCode::SegmentNotFound | ErrorCode::ClientNotFound => {
+                Code::NotFound
             }
+            ErrorCode::ObjectAlreadyExists | ErrorCode::SegmentAlreadyExists => Code::AlreadyExists,
             ErrorCode::InvalidKey | ErrorCode::InvalidParams => Code::InvalidArgument,
             ErrorCode::IllegalClient => Code::PermissionDenied,
             ErrorCode::NoSpace | ErrorCode::Busy => Code::ResourceExhausted,

@@ -28,14 +28,24 @@ pub mod status {
 
 /// `mooncake.tent.v1`: segments of the transfer engine.
 #[cfg(feature = "tent")]
-#[expect(missing_docs, unused_qualifications, clippy::allow_attributes, reason = "generated")]
+#[expect(
+    missing_docs,
+    unused_qualifications,
+    clippy::allow_attributes,
+    reason = "generated"
+)]
 pub mod tent {
     include!("generated/mooncake.tent.v1.rs");
 }
 
 /// `mooncake.master.v1`: objects, replicas, segments and the session.
 #[cfg(feature = "master")]
-#[expect(missing_docs, unused_qualifications, clippy::allow_attributes, reason = "generated")]
+#[expect(
+    missing_docs,
+    unused_qualifications,
+    clippy::allow_attributes,
+    reason = "generated"
+)]
 pub mod master {
     include!("generated/mooncake.master.v1.rs");
 }

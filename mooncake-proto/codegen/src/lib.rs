@@ -14,7 +14,12 @@ pub fn generate(root: &Path, out: &Path) -> Result<(), Box<dyn Error>> {
     compile(root, out, "status", None)?;
     compile(root, out, "tent", None)?;
     // The module that the crate gives to the package which the master's messages refer to.
-    compile(root, out, "master", Some((".mooncake.status.v1", "crate::status")))
+    compile(
+        root,
+        out,
+        "master",
+        Some((".mooncake.status.v1", "crate::status")),
+    )
 }
 
 fn compile(
@@ -66,7 +71,10 @@ mod tests {
     fn the_generated_code_is_what_the_protos_say() {
         let fresh = tempfile::tempdir().unwrap();
         generate(&proto_crate(), fresh.path()).unwrap();
-        let (fresh, kept) = (files(fresh.path()), files(&proto_crate().join("src/generated")));
+        let (fresh, kept) = (
+            files(fresh.path()),
+            files(&proto_crate().join("src/generated")),
+        );
         assert!(
             fresh == kept,
             "the protos changed: run `cargo run -p mooncake-proto-codegen`"

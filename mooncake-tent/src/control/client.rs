@@ -1,0 +1,71 @@
+//! Asks the control services of other engines.
+
+use mooncake_proto::{
+    Applied, Fault, Retry,
+    status::ErrorCode,
+    tent::{GetSegmentRequest, SegmentDescriptor, control_client},
+};
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use tonic::transport::{Channel, Endpoint};
+
+/// Connections to control services, by address. In peer-to-peer naming a segment's name is the
+/// address of its owner's control service.
+#[derive(Debug, Default)]
+pub(crate) struct ControlClient {
+    channels: Mutex<FxHashMap<String, Channel>>,
+}
+
+impl ControlClient {
+    /// The descriptor of the segment `name`.
+    pub(crate) async fn segment(&self, name: &str) -> Result<SegmentDescriptor, Fault> {
+        let channel = self.channel(name).await?;
+        let request = GetSegmentRequest {
+            name: name.to_owned(),
+        };
+        let answer = control_client::ControlClient::new(channel)
+            .get_segment(request)
+            .await;
+        let answer = answer.map_err(|status| {
+            // The owner may be back under another connection.
+            self.channels.lock().remove(name);
+            Fault::from(status).with_peer(name)
+        })?;
+        answer
+            .into_inner()
+            .segment
+            .ok_or_else(|| unreachable(name, "it answers without a segment"))
+    }
+
+    async fn channel(&self, name: &str) -> Result<Channel, Fault> {
+        if let Some(channel) = self.channels.lock().get(name) {
+            return Ok(channel.clone());
+        }
+        let endpoint = Endpoint::from_shared(format!("http://{name}"))
+            .map_err(|_| unreachable(name, "its name is no address"))?;
+        let channel = endpoint
+            .connect()
+            .await
+            .map_err(|error| unreachable(name, &cause(&error)))?;
+        self.channels
+            .lock()
+            .insert(name.to_owned(), channel.clone());
+        Ok(channel)
+    }
+}
+
+fn unreachable(name: &str, message: &str) -> Fault {
+    Fault::new(ErrorCode::RpcFailed, Retry::Elsewhere, message)
+        .with_effect(Applied::Nothing, true)
+        .with_peer(name)
+        .with_stage("connect")
+}
+
+/// The innermost cause, which says more than "transport error".
+fn cause(error: &dyn std::error::Error) -> String {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost.to_string()
+}

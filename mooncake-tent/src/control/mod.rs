@@ -1,0 +1,7 @@
+//! The gRPC control service of an engine, and its client. Payload never travels here.
+
+mod client;
+mod server;
+
+pub(crate) use client::ControlClient;
+pub(crate) use server::{ControlServer, Describe};

@@ -1,0 +1,148 @@
+//! Answers other engines that ask about this one.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, OnceLock, Weak},
+    time::Duration,
+};
+
+use mooncake_proto::{
+    Fault, Retry,
+    status::ErrorCode,
+    tent::{
+        GetSegmentRequest, GetSegmentResponse, ProbeRequest, ProbeResponse, SegmentDescriptor,
+        control_server::{self, Control},
+    },
+};
+use parking_lot::Mutex;
+use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::{Request, Response, Status, transport::Server};
+
+use crate::error::{Error, Result};
+
+/// What the service tells about its engine.
+pub(crate) trait Describe: Send + Sync + 'static {
+    /// The segment as it is now.
+    fn describe(&self) -> SegmentDescriptor;
+}
+
+/// A running control service.
+#[derive(Debug)]
+pub(crate) struct ControlServer {
+    address: SocketAddr,
+    engine: Arc<OnceLock<Weak<dyn Describe>>>,
+    stop: watch::Sender<bool>,
+    task: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Service {
+    engine: Arc<OnceLock<Weak<dyn Describe>>>,
+}
+
+impl ControlServer {
+    pub(crate) async fn start(listen: SocketAddr) -> Result<Self> {
+        let what = format!("control service: cannot listen on {listen}");
+        let listener = TcpListener::bind(listen)
+            .await
+            .map_err(Error::system(what))?;
+        let address = listener
+            .local_addr()
+            .map_err(Error::system("control service: own address"))?;
+        let engine = Arc::new(OnceLock::new());
+        let service = control_server::ControlServer::new(Service {
+            engine: Arc::clone(&engine),
+        });
+        let (stop, mut stopped) = watch::channel(false);
+        let task = tokio::spawn(async move {
+            let stopped = async move {
+                // An error means that the engine is gone, which is as good a reason.
+                let _gone = stopped.wait_for(|stop| *stop).await;
+            };
+            let served = Server::builder()
+                .add_service(service)
+                .serve_with_incoming_shutdown(TcpListenerStream::new(listener), stopped)
+                .await;
+            if let Err(error) = served {
+                tracing::error!(%error, "the control service ended");
+            }
+        });
+        Ok(Self {
+            address,
+            engine,
+            stop,
+            task: Mutex::new(Some(task)),
+        })
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Requests are answered from now on.
+    pub(crate) fn speak_for(&self, engine: Weak<dyn Describe>) {
+        if self.engine.set(engine).is_err() {
+            unreachable!("a control service speaks for one engine");
+        }
+    }
+
+    /// Stops listening; calls under way get a moment to end.
+    pub(crate) async fn stop(&self, budget: Duration) {
+        self.stop.send_replace(true);
+        let task = self.task.lock().take();
+        if let Some(mut task) = task
+            && tokio::time::timeout(budget, &mut task).await.is_err()
+        {
+            task.abort();
+        }
+    }
+}
+
+impl Drop for ControlServer {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.lock().take() {
+            task.abort();
+        }
+    }
+}
+
+impl Service {
+    fn describe(&self) -> Result<SegmentDescriptor, Fault> {
+        let engine = self.engine.get().and_then(Weak::upgrade);
+        let engine = engine.ok_or_else(|| {
+            let later = Retry::Later(Duration::from_millis(10));
+            Fault::new(ErrorCode::SegmentNotFound, later, "the engine is not ready")
+        })?;
+        Ok(engine.describe())
+    }
+}
+
+#[tonic::async_trait]
+impl Control for Service {
+    async fn get_segment(
+        &self,
+        request: Request<GetSegmentRequest>,
+    ) -> Result<Response<GetSegmentResponse>, Status> {
+        let asked = request.into_inner().name;
+        let segment = self.describe()?;
+        if !asked.is_empty() && asked != segment.name {
+            // A host has many addresses; who reached us by another one means us all the same,
+            // which a name that is no address does not.
+            if !asked.contains(':') {
+                let message = format!("this process offers {}, not {asked}", segment.name);
+                return Err(Fault::new(ErrorCode::SegmentNotFound, Retry::Never, message).into());
+            }
+        }
+        Ok(Response::new(GetSegmentResponse {
+            segment: Some(segment),
+        }))
+    }
+
+    async fn probe(
+        &self,
+        _request: Request<ProbeRequest>,
+    ) -> Result<Response<ProbeResponse>, Status> {
+        let incarnation = self.describe()?.incarnation;
+        Ok(Response::new(ProbeResponse { incarnation }))
+    }
+}

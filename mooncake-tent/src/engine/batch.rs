@@ -1,0 +1,215 @@
+//! Tasks that are submitted and awaited together.
+
+use std::{
+    cell::RefCell,
+    future::poll_fn,
+    sync::Arc,
+    task::{Poll, Wake, Waker},
+    thread::{self, Thread},
+    time::{Duration, Instant},
+};
+
+use crate::transport::{BatchState, Outcome, SubBatch, TaskRef, Tasks};
+
+/// Room for some tasks. Dropping it lets go of them: they go on, and their memory stays leased,
+/// until they are quiet.
+#[derive(Debug)]
+pub struct Batch {
+    tasks: Tasks,
+    state: Arc<BatchState>,
+    refs: Vec<TaskRef>,
+    capacity: usize,
+    /// By the number of the link.
+    sub_batches: Vec<(usize, Box<dyn SubBatch>)>,
+}
+
+impl Batch {
+    pub(crate) fn new(tasks: Tasks, capacity: usize) -> Self {
+        Self {
+            tasks,
+            state: Arc::default(),
+            refs: Vec::with_capacity(capacity),
+            capacity,
+            sub_batches: Vec::new(),
+        }
+    }
+
+    pub(crate) fn state(&self) -> &Arc<BatchState> {
+        &self.state
+    }
+
+    pub(crate) fn refs_mut(&mut self) -> &mut Vec<TaskRef> {
+        &mut self.refs
+    }
+
+    pub(crate) fn refs(&self) -> &[TaskRef] {
+        &self.refs
+    }
+
+    /// The part that link number `link` carries, made by `make` the first time.
+    pub(crate) fn sub_batch<E>(
+        &mut self,
+        link: usize,
+        make: impl FnOnce() -> Result<Box<dyn SubBatch>, E>,
+    ) -> Result<&dyn SubBatch, E> {
+        let known = self
+            .sub_batches
+            .iter()
+            .position(|(number, _)| *number == link);
+        let place = match known {
+            Some(place) => place,
+            None => {
+                self.sub_batches.push((link, make()?));
+                self.sub_batches.len() - 1
+            }
+        };
+        Ok(&*self.sub_batches[place].1)
+    }
+
+    /// How many tasks it takes.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// How many tasks it has.
+    pub fn len(&self) -> usize {
+        self.refs.len()
+    }
+
+    /// Nothing was submitted yet.
+    pub fn is_empty(&self) -> bool {
+        self.refs.is_empty()
+    }
+
+    /// All its tasks have ended.
+    pub fn is_terminal(&self) -> bool {
+        self.state.is_terminal()
+    }
+
+    /// No byte of it can move any more.
+    pub fn is_quiescent(&self) -> bool {
+        self.state.is_quiescent()
+    }
+
+    /// How task `index` ended; `None`: it has not.
+    pub fn outcome(&self, index: usize) -> Option<Outcome> {
+        self.refs
+            .get(index)
+            .and_then(|task| self.tasks.outcome(*task))
+    }
+
+    /// No byte of task `index` can move any more.
+    pub fn is_task_quiescent(&self, index: usize) -> bool {
+        self.refs
+            .get(index)
+            .is_none_or(|task| self.tasks.is_quiescent(*task))
+    }
+
+    /// Ends when all tasks have ended. The links' own threads do the work.
+    pub async fn terminal(&self) {
+        self.until(BatchState::is_terminal).await;
+    }
+
+    /// Ends when no byte of the batch can move any more.
+    pub async fn quiescent(&self) {
+        self.until(BatchState::is_quiescent).await;
+    }
+
+    async fn until(&self, reached: fn(&BatchState) -> bool) {
+        if reached(&self.state) {
+            return;
+        }
+        self.hand_over();
+        poll_fn(|context| {
+            if !reached(&self.state) {
+                self.state.register(context.waker());
+                if !reached(&self.state) {
+                    return Poll::Pending;
+                }
+            }
+            Poll::Ready(())
+        })
+        .await;
+    }
+
+    /// Waits until all tasks have ended, doing the links' work meanwhile; `false`: the budget was
+    /// over before. Not for async code, which it would block.
+    pub fn wait(&self, budget: Duration) -> bool {
+        let end = Instant::now() + budget;
+        while !self.is_terminal() {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                self.hand_over();
+                return false;
+            }
+            if !self.drive(left) {
+                self.park(left);
+            }
+        }
+        // Others may have left work on the lanes that we drove.
+        self.hand_over();
+        true
+    }
+
+    fn drive(&self, budget: Duration) -> bool {
+        // With several links at work, none of them may hold us for long.
+        let share = match self.sub_batches.len() {
+            0 | 1 => budget,
+            _ => budget.min(Duration::from_micros(100)),
+        };
+        let mut driven = false;
+        for (_, sub_batch) in &self.sub_batches {
+            driven |= sub_batch.drive(share);
+            if self.is_terminal() {
+                return true;
+            }
+        }
+        driven
+    }
+
+    /// Another thread does the work and wakes us.
+    fn park(&self, budget: Duration) {
+        self.state.register(&thread_waker());
+        if !self.is_terminal() {
+            // Whoever drives now may leave without having finished our tasks.
+            thread::park_timeout(budget.min(Duration::from_millis(10)));
+        }
+    }
+
+    fn hand_over(&self) {
+        for (_, sub_batch) in &self.sub_batches {
+            sub_batch.hand_over();
+        }
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        if !self.is_terminal() {
+            self.hand_over();
+        }
+        for task in &self.refs {
+            self.tasks.release(*task);
+        }
+    }
+}
+
+struct WakeThread(Thread);
+
+impl Wake for WakeThread {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// The waker of the calling thread, made once for each.
+fn thread_waker() -> Waker {
+    thread_local! {
+        static WAKER: RefCell<Option<Waker>> = const { RefCell::new(None) };
+    }
+    WAKER.with_borrow_mut(|waker| {
+        waker
+            .get_or_insert_with(|| Waker::from(Arc::new(WakeThread(thread::current()))))
+            .clone()
+    })
+}

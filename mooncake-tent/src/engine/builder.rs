@@ -1,0 +1,100 @@
+//! How an engine comes to be.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use super::{TentEngine, TransportLoader, tent::Parts};
+use crate::{
+    control::ControlServer,
+    error::Result,
+    identity::Incarnation,
+    loopback::InProcess,
+    memory::BufferTable,
+    platform,
+    transport::{InstallContext, TaskSlab, Transport},
+};
+
+/// Collects what an engine shall be. See [`TentEngine::builder`].
+#[derive(Debug)]
+#[must_use]
+pub struct TentEngineBuilder {
+    listen: Option<SocketAddr>,
+    advertise: Option<String>,
+    loader: TransportLoader,
+    in_process: Option<InProcess>,
+}
+
+impl TentEngineBuilder {
+    pub(super) fn new() -> Self {
+        Self {
+            listen: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
+            advertise: None,
+            loader: TransportLoader::default(),
+            in_process: None,
+        }
+    }
+
+    /// Where the control service listens; port 0, the default on loopback, takes a free one.
+    pub fn listen(mut self, address: SocketAddr) -> Self {
+        self.listen = Some(address);
+        self
+    }
+
+    /// No control service: nobody can open this process's segment.
+    pub fn without_control(mut self) -> Self {
+        self.listen = None;
+        self
+    }
+
+    /// The `host:port` under which others reach the control service, and the name of the segment.
+    /// Without it, the address that is listened on.
+    pub fn advertise(mut self, address: impl Into<String>) -> Self {
+        self.advertise = Some(address.into());
+        self
+    }
+
+    /// Adds a link.
+    pub fn transport(mut self, link: impl Transport) -> Self {
+        self.loader.want(Arc::new(link));
+        self
+    }
+
+    /// Shares the in-process link with another engine of this process.
+    pub fn in_process(mut self, link: InProcess) -> Self {
+        self.in_process = Some(link);
+        self
+    }
+
+    /// Installs the links and starts the control service. Call it within a tokio runtime, which
+    /// carries control and nothing else.
+    ///
+    /// # Errors
+    ///
+    /// A link cannot be installed, or an address cannot be listened on.
+    pub async fn build(mut self) -> Result<TentEngine> {
+        let incarnation = Incarnation::random();
+        let control = match self.listen {
+            Some(listen) => Some(ControlServer::start(listen).await?),
+            None => None,
+        };
+        let name = match (self.advertise, &control) {
+            (Some(name), _) => name,
+            (None, Some(control)) => control.address().to_string(),
+            (None, None) => format!("unreachable-{incarnation}"),
+        };
+        let context = InstallContext {
+            incarnation,
+            tasks: Arc::new(TaskSlab::new()),
+            buffers: Arc::new(BufferTable::new()),
+        };
+        self.loader
+            .want(Arc::new(self.in_process.unwrap_or_default()));
+        let links = self.loader.load(&context).await?;
+        Ok(TentEngine::assemble(Parts {
+            name,
+            machine: platform::machine(),
+            context,
+            links,
+            control,
+        }))
+    }
+}

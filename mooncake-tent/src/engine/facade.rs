@@ -1,0 +1,97 @@
+//! The operations that every transfer engine has, so that a store runs on any.
+
+use std::{fmt, time::Duration};
+
+use super::{Batch, Buffer, RegisterOptions, Request};
+use crate::{
+    error::Result,
+    identity::{Generation, Incarnation},
+    memory::Memory,
+    segment::Segment,
+    transport::BoxFuture,
+};
+
+/// Moves bytes between registered buffers of different processes.
+pub trait TransferEngine: fmt::Debug + Send + Sync {
+    /// This life of the process.
+    fn incarnation(&self) -> Incarnation;
+
+    /// The name under which others open this process's segment.
+    fn segment_name(&self) -> &str;
+
+    /// Registers memory with every link; all or nothing.
+    ///
+    /// # Errors
+    ///
+    /// A link fails to prepare it.
+    fn register_memory(
+        &self,
+        memory: Memory,
+        options: RegisterOptions,
+    ) -> BoxFuture<'_, Result<Buffer>>;
+
+    /// Takes a buffer from peers, and ends once nothing can move in it any more.
+    ///
+    /// # Errors
+    ///
+    /// Transfers still hold it when the budget is over. Peers have lost it all the same, and its
+    /// memory is freed when they end.
+    fn unregister_memory(&self, buffer: Buffer, budget: Duration) -> BoxFuture<'_, Result<()>>;
+
+    /// Begins a new generation of a registration: whoever names an older one is refused.
+    ///
+    /// # Errors
+    ///
+    /// Transfers still hold it when the budget is over. Then peers are refused until a later call
+    /// succeeds.
+    fn renew_registration<'a>(
+        &'a self,
+        buffer: &'a Buffer,
+        budget: Duration,
+    ) -> BoxFuture<'a, Result<Generation>>;
+
+    /// Opens the segment of another process, or of this one.
+    ///
+    /// # Errors
+    ///
+    /// Its owner does not answer within the budget.
+    fn open_segment<'a>(
+        &'a self,
+        name: &'a str,
+        budget: Duration,
+    ) -> BoxFuture<'a, Result<Segment>>;
+
+    /// Forgets a segment; requests that hold it go on.
+    fn close_segment(&self, segment: &Segment);
+
+    /// Connects whatever a first transfer to the segment would need.
+    ///
+    /// # Errors
+    ///
+    /// No link reaches its owner within the budget.
+    fn warm_up<'a>(&'a self, segment: &'a Segment, budget: Duration) -> BoxFuture<'a, Result<()>>;
+
+    /// Ends with proof that nothing posted to the segment before can land any more.
+    ///
+    /// # Errors
+    ///
+    /// A link could not prove it within the budget.
+    fn fence<'a>(&'a self, segment: &'a Segment, budget: Duration) -> BoxFuture<'a, Result<()>>;
+
+    /// Room for `capacity` tasks.
+    fn allocate_batch(&self, capacity: usize) -> Batch;
+
+    /// Adds the requests to the batch and starts them; all or none.
+    ///
+    /// # Errors
+    ///
+    /// The batch or the engine has no room for them, or no link carries one of them.
+    fn submit_transfer(&self, batch: &mut Batch, requests: Vec<Request>) -> Result<()>;
+
+    /// Ends all transfers and takes all buffers from peers. Nothing moves afterwards.
+    ///
+    /// # Errors
+    ///
+    /// A link could not prove that within the budget.
+    fn shutdown(&self, budget: Duration) -> BoxFuture<'_, Result<()>>;
+}

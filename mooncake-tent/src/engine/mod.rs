@@ -1,0 +1,17 @@
+//! What callers hold: the engine, its buffers, batches and requests.
+
+mod batch;
+mod buffer;
+mod builder;
+mod facade;
+mod loader;
+mod request;
+mod tent;
+
+pub use batch::Batch;
+pub use buffer::{Buffer, RegisterOptions};
+pub use builder::TentEngineBuilder;
+pub use facade::TransferEngine;
+pub(crate) use loader::TransportLoader;
+pub use request::Request;
+pub use tent::TentEngine;

@@ -1,0 +1,534 @@
+//! The TENT runtime.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use mooncake_proto::tent as wire;
+use tokio::runtime::Handle;
+
+use super::{
+    Batch, Buffer, RegisterOptions, Request, TentEngineBuilder, TransferEngine, buffer::Registrar,
+};
+use crate::{
+    control::{ControlServer, Describe},
+    error::{Error, Reason, Result, Stage, TransferError},
+    identity::{Generation, Incarnation, RegistrationId},
+    memory::{LocalBuffer, Memory},
+    segment::{BufferDescriptor, Segment, SegmentDescriptor, SegmentManager, Span},
+    selector::{LinkFacts, Ranking, RequestFacts, TransportSelector},
+    transport::{BoxFuture, InstallContext, Op, Outcome, TaskRef, TaskSpec, Transport},
+};
+
+/// How long the refresh of a stale descriptor may take if the task names no deadline.
+const REFRESH_BUDGET: Duration = Duration::from_secs(1);
+
+/// Moves bytes between this process's buffers and open segments, over the links that it was given.
+/// Clones are the same engine.
+#[derive(Clone)]
+pub struct TentEngine {
+    shared: Arc<Shared>,
+}
+
+pub(super) struct Parts {
+    pub(super) name: String,
+    pub(super) machine: String,
+    pub(super) context: InstallContext,
+    pub(super) links: Vec<Arc<dyn Transport>>,
+    pub(super) control: Option<ControlServer>,
+}
+
+struct Shared {
+    parts: Parts,
+    /// Of our own descriptor.
+    version: AtomicU64,
+    selector: TransportSelector,
+    segments: SegmentManager,
+    own: Segment,
+    runtime: Handle,
+    me: Weak<Self>,
+}
+
+impl TentEngine {
+    /// Collects what an engine shall be.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// use mooncake_tent::TentEngine;
+    ///
+    /// let engine = TentEngine::builder().build().await?;
+    /// # Ok::<_, mooncake_tent::Error>(()) })?;
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn builder() -> TentEngineBuilder {
+        TentEngineBuilder::new()
+    }
+
+    pub(super) fn assemble(parts: Parts) -> Self {
+        let endpoints = endpoints(&parts.links);
+        let own = SegmentDescriptor::new(
+            parts.name.clone(),
+            parts.context.incarnation,
+            0,
+            parts.machine.clone(),
+            endpoints,
+            Vec::new(),
+        );
+        let own = Segment::new(parts.name.clone(), own);
+        let shared = Arc::new_cyclic(|me: &Weak<Shared>| {
+            let retry = Weak::clone(me);
+            parts.context.tasks.on_retry(Box::new(move |task| {
+                if let Some(engine) = retry.upgrade() {
+                    engine.retry_later(task);
+                }
+            }));
+            if let Some(control) = &parts.control {
+                control.speak_for(Weak::<Shared>::clone(me));
+            }
+            Shared {
+                parts,
+                version: AtomicU64::new(0),
+                selector: TransportSelector::new(),
+                segments: SegmentManager::default(),
+                own,
+                runtime: Handle::current(),
+                me: Weak::clone(me),
+            }
+        });
+        Self { shared }
+    }
+
+    /// Which links would carry a request to `segment`, best first, and why.
+    pub fn explain(&self, op: Op, segment: &Segment) -> Ranking {
+        self.shared.rank(op, &segment.known().descriptor)
+    }
+
+    /// Tasks that have not been given back.
+    pub fn tasks_in_use(&self) -> usize {
+        self.shared.parts.context.tasks.len()
+    }
+}
+
+impl fmt::Debug for TentEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = &self.shared.parts;
+        f.debug_struct("TentEngine")
+            .field("segment", &parts.name)
+            .field("incarnation", &parts.context.incarnation)
+            .field("links", &parts.links)
+            .finish_non_exhaustive()
+    }
+}
+
+impl TransferEngine for TentEngine {
+    fn incarnation(&self) -> Incarnation {
+        self.shared.parts.context.incarnation
+    }
+
+    fn segment_name(&self) -> &str {
+        &self.shared.parts.name
+    }
+
+    fn register_memory(
+        &self,
+        memory: Memory,
+        options: RegisterOptions,
+    ) -> BoxFuture<'_, Result<Buffer>> {
+        Box::pin(async move {
+            let shared = &self.shared;
+            let table = &shared.parts.context.buffers;
+            let local = table.prepare(memory, options.permission, options.location);
+            for (place, link) in shared.parts.links.iter().enumerate() {
+                if let Err(error) = link.add_memory_buffer(&local).await {
+                    shared
+                        .detach(&shared.parts.links[..place], local.id())
+                        .await;
+                    return Err(error);
+                }
+            }
+            // Peers find it from here on (law 8).
+            table.publish(&local);
+            shared.changed();
+            let registrar: Weak<dyn Registrar> = Weak::<Shared>::clone(&shared.me);
+            Ok(Buffer::new(local, registrar))
+        })
+    }
+
+    fn unregister_memory(&self, buffer: Buffer, budget: Duration) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let local = Arc::clone(buffer.local());
+            // Closes it and takes it out of the table.
+            drop(buffer);
+            quiet_within(&local, budget).await?;
+            self.shared
+                .detach(&self.shared.parts.links, local.id())
+                .await;
+            Ok(())
+        })
+    }
+
+    fn renew_registration<'a>(
+        &'a self,
+        buffer: &'a Buffer,
+        budget: Duration,
+    ) -> BoxFuture<'a, Result<Generation>> {
+        Box::pin(async move {
+            buffer.local().close();
+            quiet_within(buffer.local(), budget).await?;
+            let generation = buffer.local().reopen();
+            self.shared.changed();
+            Ok(generation)
+        })
+    }
+
+    fn open_segment<'a>(
+        &'a self,
+        name: &'a str,
+        budget: Duration,
+    ) -> BoxFuture<'a, Result<Segment>> {
+        Box::pin(async move {
+            if name.is_empty() || name == self.segment_name() {
+                return Ok(self.shared.own.clone());
+            }
+            self.shared.segments.open(name, budget).await
+        })
+    }
+
+    fn close_segment(&self, segment: &Segment) {
+        self.shared.segments.close(segment);
+    }
+
+    fn warm_up<'a>(&'a self, segment: &'a Segment, budget: Duration) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let peer = Arc::clone(segment.known().descriptor.peer());
+            let link = self.shared.link_for(Op::Read, segment);
+            let link = link.ok_or_else(|| self.shared.no_route(Op::Read, segment))?;
+            self.shared.parts.links[link].warm_up(&peer, budget).await
+        })
+    }
+
+    fn fence<'a>(&'a self, segment: &'a Segment, budget: Duration) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let end = Instant::now() + budget;
+            let peer = segment.incarnation();
+            for link in &self.shared.parts.links {
+                link.fence(peer, end.saturating_duration_since(Instant::now()))
+                    .await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn allocate_batch(&self, capacity: usize) -> Batch {
+        Batch::new(Arc::clone(&self.shared.parts.context.tasks), capacity)
+    }
+
+    fn submit_transfer(&self, batch: &mut Batch, requests: Vec<Request>) -> Result<()> {
+        self.shared.submit(batch, requests)
+    }
+
+    fn shutdown(&self, budget: Duration) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let end = Instant::now() + budget;
+            let parts = &self.shared.parts;
+            if let Some(control) = &parts.control {
+                control.stop(budget / 2).await;
+            }
+            let mut first = Ok(());
+            for link in &parts.links {
+                let left = end.saturating_duration_since(Instant::now());
+                first = first.and(link.uninstall(left).await);
+            }
+            first
+        })
+    }
+}
+
+/// What is known before a task is posted.
+struct Plan {
+    link: Option<usize>,
+    spec: TaskSpec,
+}
+
+impl Shared {
+    fn submit(&self, batch: &mut Batch, requests: Vec<Request>) -> Result<()> {
+        if batch.len() + requests.len() > batch.capacity() {
+            return Err(Error::Busy {
+                what: "the batch",
+                limit: batch.capacity(),
+            });
+        }
+        let plans = requests
+            .into_iter()
+            .map(|request| self.plan(request))
+            .collect::<Result<Vec<_>>>()?;
+        let first = batch.len();
+        let links: Vec<_> = plans.iter().map(|plan| plan.link).collect();
+        let state = Arc::clone(batch.state());
+        let specs = plans.into_iter().map(|plan| {
+            let refreshable = plan.spec.origin.is_some();
+            (plan.spec, refreshable)
+        });
+        self.parts
+            .context
+            .tasks
+            .add(&state, specs, batch.refs_mut())?;
+        self.post(batch, first, &links);
+        Ok(())
+    }
+
+    fn plan(&self, request: Request) -> Result<Plan> {
+        let length = request.length();
+        if length == 0 {
+            return Err(Error::Invalid(
+                "a request moves at least one byte".to_owned(),
+            ));
+        }
+        let known = request.segment.known();
+        let link = self.link_for(request.op, &request.segment);
+        let link = link.ok_or_else(|| self.no_route(request.op, &request.segment))?;
+        let span = known.resolve(request.remote, length);
+        let peer = Arc::clone(known.descriptor.peer());
+        drop(known);
+        // Our own descriptor is never stale, so there is nothing to learn anew.
+        let refreshable = request.segment.incarnation() != self.parts.context.incarnation;
+        let Span {
+            registration,
+            generation,
+            offset,
+        } = span.unwrap_or(Span {
+            registration: RegistrationId(0),
+            generation: Generation(0),
+            offset: 0,
+        });
+        Ok(Plan {
+            link: span.map(|_| link),
+            spec: TaskSpec {
+                op: request.op,
+                local: request.local,
+                peer,
+                registration,
+                generation,
+                offset,
+                length,
+                deadline: request.deadline,
+                origin: refreshable.then_some((request.segment, request.remote)),
+            },
+        })
+    }
+
+    /// Hands the batch's tasks from `first` on to their links.
+    fn post(&self, batch: &mut Batch, first: usize, links: &[Option<usize>]) {
+        let refs = batch.refs()[first..].to_vec();
+        let mut start = 0;
+        // Neighbours on the same link are posted together.
+        for run in links.chunk_by(|a, b| a == b) {
+            let tasks = &refs[start..start + run.len()];
+            start += run.len();
+            match run[0] {
+                Some(link) => {
+                    let transport = &self.parts.links[link];
+                    let capacity = batch.capacity();
+                    let posted = batch
+                        .sub_batch(link, || transport.allocate_sub_batch(capacity))
+                        .and_then(|sub_batch| sub_batch.submit_transfer_tasks(tasks));
+                    if let Err(error) = posted {
+                        tracing::debug!(%error, link = transport.name(), "posting failed");
+                        self.fail(
+                            tasks,
+                            &Reason::Broken(error.to_string().into()),
+                            Stage::Post,
+                        );
+                    }
+                }
+                None => self.fail(tasks, &Reason::UnknownRegistration, Stage::Resolve),
+            }
+        }
+    }
+
+    fn fail(&self, tasks: &[TaskRef], reason: &Reason, stage: Stage) {
+        for task in tasks {
+            let error = TransferError::unstarted(reason.clone(), stage, None);
+            self.parts
+                .context
+                .tasks
+                .finish(*task, Outcome::Failed(error), true);
+        }
+    }
+
+    /// A task failed because what we know of its segment is old: learn anew and post it once more.
+    fn retry_later(&self, task: TaskRef) {
+        let engine = self.me.upgrade();
+        let Some(engine) = engine else {
+            return;
+        };
+        self.runtime.spawn(async move { engine.retry(task).await });
+    }
+
+    async fn retry(&self, task: TaskRef) {
+        let tasks = &self.parts.context.tasks;
+        let Some(mut spec) = tasks.spec(task) else {
+            return;
+        };
+        let Some((segment, range)) = spec.origin.clone() else {
+            unreachable!("only tasks with an origin ask for a refresh");
+        };
+        let budget = spec.deadline.map_or(REFRESH_BUDGET, |deadline| {
+            deadline
+                .saturating_duration_since(Instant::now())
+                .min(REFRESH_BUDGET)
+        });
+        let seen = segment.descriptor();
+        tasks.renew(task, spec.clone());
+        if let Err(error) = self.segments.refresh(&segment, &seen, budget).await {
+            let why = Reason::Unreachable(error.to_string().into());
+            return self.fail(&[task], &why, Stage::Resolve);
+        }
+        let resolved = {
+            let known = segment.known();
+            let span = known.resolve(range, spec.length);
+            span.map(|span| (span, Arc::clone(known.descriptor.peer())))
+        };
+        let (Some((span, peer)), Some(link)) = (resolved, self.link_for(spec.op, &segment)) else {
+            return self.fail(&[task], &Reason::UnknownRegistration, Stage::Resolve);
+        };
+        spec.peer = peer;
+        spec.registration = span.registration;
+        spec.generation = span.generation;
+        spec.offset = span.offset;
+        tasks.renew(task, spec);
+        let posted = self.parts.links[link]
+            .allocate_sub_batch(1)
+            .and_then(|sub_batch| {
+                sub_batch.submit_transfer_tasks(&[task])?;
+                sub_batch.hand_over();
+                Ok(())
+            });
+        if let Err(error) = posted {
+            self.fail(
+                &[task],
+                &Reason::Broken(error.to_string().into()),
+                Stage::Post,
+            );
+        }
+    }
+
+    fn link_for(&self, op: Op, segment: &Segment) -> Option<usize> {
+        let known = segment.known();
+        known.route(op, || {
+            let ranking = self.rank(op, &known.descriptor);
+            tracing::debug!(%op, segment = segment.name(), %ranking, "a link was chosen");
+            ranking.ranked.first().map(|best| best.index)
+        })
+    }
+
+    fn rank(&self, op: Op, descriptor: &SegmentDescriptor) -> Ranking {
+        let peer = descriptor.peer();
+        let facts: Vec<_> = self
+            .parts
+            .links
+            .iter()
+            .map(|link| LinkFacts {
+                name: link.name(),
+                capabilities: link.capabilities(),
+                reaches: link.reaches(peer),
+                bandwidth: link.estimated_bandwidth(),
+            })
+            .collect();
+        self.selector.rank(RequestFacts { op }, &facts)
+    }
+
+    fn no_route(&self, op: Op, segment: &Segment) -> Error {
+        Error::NoRoute {
+            op: match op {
+                Op::Read => "read",
+                Op::Write => "write",
+            },
+            segment: segment.name().to_owned(),
+            reasons: self.rank(op, &segment.known().descriptor).to_string(),
+        }
+    }
+
+    /// Our descriptor has changed.
+    fn changed(&self) {
+        self.version.fetch_add(1, Ordering::AcqRel);
+        self.own.learn(self.descriptor());
+    }
+
+    fn descriptor(&self) -> SegmentDescriptor {
+        let parts = &self.parts;
+        let links: Vec<_> = parts
+            .links
+            .iter()
+            .map(|link| link.name().to_owned())
+            .collect();
+        let buffers = parts
+            .context
+            .buffers
+            .all()
+            .iter()
+            .map(|buffer| BufferDescriptor {
+                registration: buffer.id(),
+                generation: buffer.generation(),
+                address: buffer.memory().address(),
+                length: buffer.memory().len() as u64,
+                permission: buffer.permission(),
+                location: buffer.location().to_owned(),
+                links: links.clone(),
+            })
+            .collect();
+        SegmentDescriptor::new(
+            parts.name.clone(),
+            parts.context.incarnation,
+            self.version.load(Ordering::Acquire),
+            parts.machine.clone(),
+            endpoints(&parts.links),
+            buffers,
+        )
+    }
+
+    async fn detach(&self, links: &[Arc<dyn Transport>], id: RegistrationId) {
+        for link in links {
+            if let Err(error) = link.remove_memory_buffer(id).await {
+                tracing::warn!(link = link.name(), %id, %error, "a link keeps a buffer");
+            }
+        }
+    }
+}
+
+impl Registrar for Shared {
+    fn withdraw(&self, buffer: &Arc<LocalBuffer>) {
+        self.parts.context.buffers.remove(buffer.id());
+        self.changed();
+    }
+}
+
+impl Describe for Shared {
+    fn describe(&self) -> wire::SegmentDescriptor {
+        let mut wire = self.descriptor().to_wire(&endpoints(&self.parts.links));
+        let local = i32::from(wire::Permission::Local);
+        wire.buffers.retain(|buffer| buffer.permission != local);
+        wire
+    }
+}
+
+fn endpoints(links: &[Arc<dyn Transport>]) -> Vec<(String, String)> {
+    links
+        .iter()
+        .filter_map(|link| Some((link.name().to_owned(), link.endpoint()?)))
+        .collect()
+}
+
+async fn quiet_within(buffer: &LocalBuffer, budget: Duration) -> Result<()> {
+    let quiet = tokio::time::timeout(budget, buffer.until_quiet()).await;
+    quiet.map_err(|_| Error::InUse {
+        registration: buffer.id(),
+        leases: buffer.leases(),
+        after: budget,
+    })
+}

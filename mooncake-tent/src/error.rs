@@ -1,0 +1,194 @@
+//! What can go wrong, and what a retry needs.
+
+use std::{fmt, io, sync::Arc, time::Duration};
+
+pub use mooncake_proto::{Applied, Retry};
+
+use crate::identity::{PeerId, RegistrationId};
+
+/// A result of this crate's calls.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a call on the engine failed. What becomes of bytes is in [`TransferError`].
+#[expect(missing_docs, reason = "each variant's line names its fields")]
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// More tasks, batches or buffers than the engine holds.
+    #[error("{what} is full: {limit} at most")]
+    Busy { what: &'static str, limit: usize },
+    /// The buffer is still in use by transfers after the budget.
+    #[error("registration {registration} is still held by {leases} transfers after {after:?}")]
+    InUse {
+        registration: RegistrationId,
+        leases: u64,
+        after: Duration,
+    },
+    /// A link could not be set up.
+    #[error("link {link}: {message}")]
+    Install { link: &'static str, message: String },
+    /// The caller's arguments do not make sense.
+    #[error("{0}")]
+    Invalid(String),
+    /// No link accepted the buffer.
+    #[error("no link accepts the buffer: {reasons}")]
+    NoLink { reasons: String },
+    /// No link can carry the request.
+    #[error("no link carries a {op} to {segment}: {reasons}")]
+    NoRoute {
+        op: &'static str,
+        segment: String,
+        reasons: String,
+    },
+    /// The address or range does not lie within a buffer that the peer offers.
+    #[error("{segment} offers no buffer for {wanted}")]
+    NotRegistered { segment: String, wanted: String },
+    /// The operating system refused.
+    #[error("{what}: {source}")]
+    System {
+        what: String,
+        #[source]
+        source: io::Error,
+    },
+    /// The peer's control service does not answer, or not sensibly.
+    #[error("segment {segment}: {message}")]
+    Unreachable { segment: String, message: String },
+}
+
+impl Error {
+    /// What a retry needs.
+    pub fn retry(&self) -> Retry {
+        match self {
+            Self::Busy { .. } | Self::InUse { .. } => Retry::Later(Duration::from_millis(10)),
+            Self::Unreachable { .. } => Retry::Later(Duration::from_millis(100)),
+            Self::NotRegistered { .. } => Retry::AfterRefresh,
+            Self::NoRoute { .. } => Retry::Elsewhere,
+            Self::Install { .. } | Self::Invalid(_) | Self::NoLink { .. } | Self::System { .. } => {
+                Retry::Never
+            }
+        }
+    }
+
+    pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::System { what, source }
+    }
+}
+
+/// Where a transfer failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Stage {
+    /// Finding the way: descriptor, route.
+    Resolve,
+    /// Reaching the peer.
+    Connect,
+    /// Handing the request to the link.
+    Post,
+    /// At the peer, before a byte moved.
+    Admit,
+    /// While bytes moved, or before their end was confirmed.
+    Move,
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Resolve => "resolve",
+            Self::Connect => "connect",
+            Self::Post => "post",
+            Self::Admit => "admit",
+            Self::Move => "move",
+        })
+    }
+}
+
+/// What failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The peer refuses: the range is not within the registration.
+    OutOfBounds,
+    /// The peer refuses: it does not offer this buffer for this.
+    Permission,
+    /// The peer refuses: the buffer was registered anew.
+    StaleGeneration,
+    /// The peer refuses: it has no such registration (any more).
+    UnknownRegistration,
+    /// The connection to the peer ended.
+    Broken(Arc<str>),
+    /// The peer cannot be reached.
+    Unreachable(Arc<str>),
+    /// Another process answers where the peer was.
+    OtherIncarnation,
+    /// The peer does not keep to the protocol.
+    Protocol(Arc<str>),
+    /// The engine is being shut down.
+    Stopped,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OutOfBounds => f.write_str("the range is outside of the peer's registration"),
+            Self::Permission => f.write_str("the peer does not permit this access"),
+            Self::StaleGeneration => f.write_str("the peer registered the buffer anew"),
+            Self::UnknownRegistration => f.write_str("the peer has no such registration"),
+            Self::Broken(why) => write!(f, "the connection broke: {why}"),
+            Self::Unreachable(why) => write!(f, "the peer cannot be reached: {why}"),
+            Self::OtherIncarnation => f.write_str("another process answers in the peer's place"),
+            Self::Protocol(why) => write!(f, "the peer breaks the protocol: {why}"),
+            Self::Stopped => f.write_str("the engine is shutting down"),
+        }
+    }
+}
+
+/// Why a transfer did not finish, and what it has done all the same.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason} (stage {stage}{})", peer.map_or_else(String::new, |peer| format!(", peer {peer}")))]
+#[non_exhaustive]
+pub struct TransferError {
+    /// What failed.
+    pub reason: Reason,
+    /// What a retry needs.
+    pub retry: Retry,
+    /// What was done all the same.
+    pub applied: Applied,
+    /// No byte of it could move any more when it failed. Otherwise wait for quiet.
+    pub quiescent: bool,
+    /// Where it failed.
+    pub stage: Stage,
+    /// The peer.
+    pub peer: Option<PeerId>,
+}
+
+impl TransferError {
+    /// A failure before anything was done.
+    pub fn unstarted(reason: Reason, stage: Stage, peer: Option<PeerId>) -> Self {
+        let retry = match reason {
+            Reason::OutOfBounds | Reason::Permission | Reason::Stopped => Retry::Never,
+            Reason::StaleGeneration | Reason::UnknownRegistration | Reason::OtherIncarnation => {
+                Retry::AfterRefresh
+            }
+            Reason::Broken(_) => Retry::Here,
+            Reason::Unreachable(_) | Reason::Protocol(_) => Retry::Elsewhere,
+        };
+        Self {
+            reason,
+            retry,
+            applied: Applied::Nothing,
+            quiescent: true,
+            stage,
+            peer,
+        }
+    }
+
+    /// The same failure after bytes may have moved.
+    #[must_use]
+    pub fn underway(mut self, quiescent: bool) -> Self {
+        self.applied = Applied::Unknown;
+        self.quiescent = quiescent;
+        self.stage = Stage::Move;
+        self
+    }
+}

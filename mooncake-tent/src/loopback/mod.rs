@@ -1,0 +1,193 @@
+//! The in-process link: copies between engines of one process, on the caller's thread.
+
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+
+use crate::{
+    error::{Error, Reason, Result, Stage, TransferError},
+    identity::{PeerId, RegistrationId},
+    memory::{Access, BufferTable, LocalBuffer, LocalSlice},
+    transport::{
+        BoxFuture, Capabilities, InstallContext, Op, Outcome, Peer, SubBatch, TaskRef, TaskSpec,
+        Tasks, Transport,
+    },
+};
+
+const NAME: &str = "in-process";
+
+/// Engines that hold clones of one value reach each other.
+///
+/// Each engine has one of its own without being asked, for its own segment.
+#[derive(Clone, Default)]
+pub struct InProcess {
+    engines: Arc<Mutex<FxHashMap<PeerId, Arc<BufferTable>>>>,
+    installed: Arc<OnceLock<(PeerId, Tasks)>>,
+}
+
+impl InProcess {
+    /// A link that reaches nobody else yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The same link for another engine.
+    #[must_use]
+    pub fn another_end(&self) -> Self {
+        Self {
+            engines: Arc::clone(&self.engines),
+            installed: Arc::default(),
+        }
+    }
+}
+
+impl fmt::Debug for InProcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "InProcess({} engines)", self.engines.lock().len())
+    }
+}
+
+impl Transport for InProcess {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            within_process: true,
+            ..Capabilities::read_write()
+        }
+    }
+
+    fn install(&self, engine: InstallContext) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let installed = (engine.incarnation, engine.tasks);
+            self.installed.set(installed).map_err(|_| Error::Install {
+                link: NAME,
+                message: "it serves another engine already: give each `another_end`".to_owned(),
+            })?;
+            self.engines
+                .lock()
+                .insert(engine.incarnation, engine.buffers);
+            Ok(())
+        })
+    }
+
+    fn endpoint(&self) -> Option<String> {
+        None
+    }
+
+    fn uninstall(&self, _budget: Duration) -> BoxFuture<'_, Result<()>> {
+        // Copies end before `submit_transfer_tasks` does, so nothing is under way.
+        Box::pin(async {
+            if let Some((me, _)) = self.installed.get() {
+                self.engines.lock().remove(me);
+            }
+            Ok(())
+        })
+    }
+
+    fn add_memory_buffer<'a>(&'a self, _buffer: &'a Arc<LocalBuffer>) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn remove_memory_buffer(&self, _id: RegistrationId) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn allocate_sub_batch(&self, _capacity: usize) -> Result<Box<dyn SubBatch>> {
+        let (_, tasks) = self.installed.get().ok_or_else(|| Error::Install {
+            link: NAME,
+            message: "it is not installed".to_owned(),
+        })?;
+        Ok(Box::new(InProcessSubBatch {
+            link: self.clone(),
+            tasks: Arc::clone(tasks),
+        }))
+    }
+
+    fn reaches(&self, peer: &Peer) -> bool {
+        self.engines.lock().contains_key(&peer.id())
+    }
+
+    fn warm_up<'a>(&'a self, _peer: &'a Arc<Peer>, _budget: Duration) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn fence(&self, _peer: PeerId, _budget: Duration) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn estimated_bandwidth(&self) -> Option<f64> {
+        None
+    }
+}
+
+#[derive(Debug)]
+struct InProcessSubBatch {
+    link: InProcess,
+    tasks: Tasks,
+}
+
+impl InProcessSubBatch {
+    fn run(&self, spec: &TaskSpec) -> Outcome {
+        let peer = spec.peer.id();
+        let failed =
+            |reason| Outcome::Failed(TransferError::unstarted(reason, Stage::Admit, Some(peer)));
+        let Some(buffers) = self.link.engines.lock().get(&peer).cloned() else {
+            return failed(Reason::OtherIncarnation);
+        };
+        let access = match spec.op {
+            Op::Read => Access::Read,
+            Op::Write => Access::Write,
+        };
+        let Some(end) = spec.offset.checked_add(spec.length) else {
+            return failed(Reason::OutOfBounds);
+        };
+        match buffers.admit(spec.registration, spec.generation, spec.offset..end, access) {
+            Ok(remote) => {
+                copy(spec, &remote);
+                Outcome::Completed { bytes: spec.length }
+            }
+            Err(refusal) => failed(refusal.into()),
+        }
+    }
+}
+
+fn copy(spec: &TaskSpec, remote: &LocalSlice) {
+    let mut at = 0;
+    for local in &spec.local {
+        let remote = remote.part(at..at + local.len());
+        match spec.op {
+            Op::Read => local.piece().copy_from(remote.piece()),
+            Op::Write => remote.piece().copy_from(local.piece()),
+        }
+        at += local.len();
+    }
+}
+
+impl SubBatch for InProcessSubBatch {
+    fn submit_transfer_tasks(&self, tasks: &[TaskRef]) -> Result<()> {
+        for task in tasks {
+            if let Some(spec) = self.tasks.spec(*task) {
+                self.tasks.finish(*task, self.run(&spec), true);
+            }
+        }
+        Ok(())
+    }
+
+    fn cancel_transfer_task(&self, _task: TaskRef) {
+        // A task has ended before anyone can ask for that.
+    }
+
+    fn drive(&self, _budget: Duration) -> bool {
+        false
+    }
+
+    fn hand_over(&self) {}
+}

@@ -1,0 +1,285 @@
+//! A registered buffer, and the leases that keep it from being taken away under a transfer.
+
+use std::{
+    fmt,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use tokio::sync::Notify;
+
+use super::{Memory, Piece};
+use crate::identity::{Generation, RegistrationId};
+
+/// What peers may do with a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Permission {
+    /// Nothing: it is a source or destination of our own transfers.
+    Local,
+    /// Read.
+    PeersRead,
+    /// Read and write.
+    PeersReadWrite,
+}
+
+/// Memory that was given to the engine, with who may use it. While it is registered, peers may
+/// change its bytes within what [`Permission`] allows.
+pub struct LocalBuffer {
+    id: RegistrationId,
+    permission: Permission,
+    location: String,
+    memory: Memory,
+    /// Generation in the upper half; [`CLOSED`] in bit 31; leases in the bits below.
+    state: AtomicU64,
+    quiet: Notify,
+}
+
+const CLOSED: u64 = 1 << 31;
+const LEASES: u64 = CLOSED - 1;
+
+impl LocalBuffer {
+    pub(crate) fn new(
+        id: RegistrationId,
+        memory: Memory,
+        permission: Permission,
+        location: String,
+    ) -> Self {
+        Self {
+            id,
+            permission,
+            location,
+            memory,
+            state: AtomicU64::new(1 << 32),
+            quiet: Notify::new(),
+        }
+    }
+
+    /// Its name within this process.
+    pub fn id(&self) -> RegistrationId {
+        self.id
+    }
+
+    /// Which life of the registration this is.
+    pub fn generation(&self) -> Generation {
+        generation_of(self.state.load(Ordering::Acquire))
+    }
+
+    /// What peers may do with it.
+    pub fn permission(&self) -> Permission {
+        self.permission
+    }
+
+    /// Where the memory is: `cpu:0`, or `*` for anywhere.
+    pub fn location(&self) -> &str {
+        &self.location
+    }
+
+    /// The bytes themselves.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Transfers that hold it now.
+    pub fn leases(&self) -> u64 {
+        self.state.load(Ordering::Acquire) & LEASES
+    }
+
+    /// Holds the buffer for a transfer, of `generation` if one is named.
+    pub(crate) fn lease(
+        self: &Arc<Self>,
+        generation: Option<Generation>,
+    ) -> Result<BufferLease, Generation> {
+        // Acquire: whoever is let in sees what the registration set up.
+        let taken = self
+            .state
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| {
+                let ours = generation_of(state);
+                let open = state & CLOSED == 0 && generation.is_none_or(|asked| asked == ours);
+                (open && state & LEASES < LEASES).then(|| state + 1)
+            });
+        match taken {
+            Ok(_) => Ok(BufferLease {
+                buffer: Arc::clone(self),
+            }),
+            Err(state) => Err(generation_of(state)),
+        }
+    }
+
+    /// No new leases from now on.
+    pub(crate) fn close(&self) {
+        let state = self.state.fetch_or(CLOSED, Ordering::AcqRel);
+        if state & LEASES == 0 {
+            self.quiet.notify_waiters();
+        }
+    }
+
+    /// Ends once no transfer holds it; call after [`close`](Self::close).
+    pub(crate) async fn until_quiet(&self) {
+        loop {
+            let notified = self.quiet.notified();
+            if self.leases() == 0 {
+                return;
+            }
+            notified.await;
+        }
+    }
+
+    /// Opens the next generation. The buffer must be closed and quiet.
+    pub(crate) fn reopen(&self) -> Generation {
+        let state = self
+            .state
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| {
+                (state & (CLOSED | LEASES) == CLOSED).then(|| ((state >> 32) + 1) << 32)
+            })
+            .expect("only a closed and quiet buffer is reopened");
+        Generation(generation_of(state).0 + 1)
+    }
+
+    fn end_lease(&self) {
+        // Release: our accesses happen before whoever sees the count fall.
+        let state = self.state.fetch_sub(1, Ordering::AcqRel);
+        if state & LEASES == 1 && state & CLOSED != 0 {
+            self.quiet.notify_waiters();
+        }
+    }
+}
+
+fn generation_of(state: u64) -> Generation {
+    Generation((state >> 32) as u32)
+}
+
+impl fmt::Debug for LocalBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocalBuffer")
+            .field("id", &self.id)
+            .field("generation", &self.generation())
+            .field("permission", &self.permission)
+            .field("location", &self.location)
+            .field("memory", &self.memory)
+            .field("leases", &self.leases())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Keeps a buffer registered and its memory alive while a transfer uses it.
+pub struct BufferLease {
+    buffer: Arc<LocalBuffer>,
+}
+
+impl BufferLease {
+    /// The buffer that is held.
+    pub fn buffer(&self) -> &Arc<LocalBuffer> {
+        &self.buffer
+    }
+}
+
+impl Clone for BufferLease {
+    fn clone(&self) -> Self {
+        // A lease that exists may be doubled even if the buffer was closed meanwhile.
+        let state = self.buffer.state.fetch_add(1, Ordering::AcqRel);
+        assert!(state & LEASES < LEASES, "2^31 leases on one buffer");
+        Self {
+            buffer: Arc::clone(&self.buffer),
+        }
+    }
+}
+
+impl Drop for BufferLease {
+    fn drop(&mut self) {
+        self.buffer.end_lease();
+    }
+}
+
+impl fmt::Debug for BufferLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BufferLease({})", self.buffer.id)
+    }
+}
+
+/// A range of a registered buffer, held for a transfer.
+#[derive(Clone, Debug)]
+pub struct LocalSlice {
+    lease: BufferLease,
+    range: Range<u64>,
+}
+
+impl LocalSlice {
+    /// `None` if the range is empty or not within the buffer.
+    pub(crate) fn new(lease: BufferLease, range: Range<u64>) -> Option<Self> {
+        let within = range.start < range.end && range.end <= lease.buffer.memory.len() as u64;
+        within.then_some(Self { lease, range })
+    }
+
+    /// Length in bytes, at least 1.
+    #[expect(clippy::len_without_is_empty, reason = "a slice has at least one byte")]
+    pub fn len(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+
+    /// The buffer that it is a part of.
+    pub fn buffer(&self) -> &Arc<LocalBuffer> {
+        &self.lease.buffer
+    }
+
+    /// The part of it that `range` names, counted from its own start.
+    pub(crate) fn part(&self, range: Range<u64>) -> Self {
+        let part = Self::new(
+            self.lease.clone(),
+            self.range.start + range.start..self.range.start + range.end,
+        );
+        part.expect("a part of a slice lies within its buffer")
+    }
+
+    pub(crate) fn piece(&self) -> Piece {
+        self.lease.buffer.memory.piece(self.range.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn buffer() -> Arc<LocalBuffer> {
+        let memory = Memory::from_vec(vec![0; 100]).unwrap();
+        Arc::new(LocalBuffer::new(
+            RegistrationId(7),
+            memory,
+            Permission::PeersReadWrite,
+            "*".to_owned(),
+        ))
+    }
+
+    #[tokio::test]
+    async fn law_03_a_buffer_opens_anew_only_after_its_leases_ended() {
+        let buffer = buffer();
+        let lease = buffer.lease(Some(Generation(1))).unwrap();
+        let second = lease.clone();
+        buffer.close();
+        assert_eq!(buffer.lease(None).unwrap_err(), Generation(1));
+
+        let waiter = Arc::clone(&buffer);
+        let quiet = tokio::spawn(async move { waiter.until_quiet().await });
+        drop(lease);
+        tokio::task::yield_now().await;
+        assert!(!quiet.is_finished());
+        drop(second);
+        quiet.await.unwrap();
+        assert_eq!(buffer.reopen(), Generation(2));
+        assert_eq!(
+            buffer.lease(Some(Generation(1))).unwrap_err(),
+            Generation(2)
+        );
+        assert!(buffer.lease(Some(Generation(2))).is_ok());
+    }
+
+    #[test]
+    fn a_slice_is_never_empty_and_never_beyond_its_buffer() {
+        let lease = buffer().lease(None).unwrap();
+        assert!(LocalSlice::new(lease.clone(), 5..5).is_none());
+        assert!(LocalSlice::new(lease.clone(), 99..101).is_none());
+        assert_eq!(LocalSlice::new(lease, 99..100).unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,169 @@
+//! All buffers of this process, as requests of peers find them.
+
+use std::{ops::Range, sync::Arc};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+
+use super::{LocalBuffer, LocalSlice, Memory, Permission};
+use crate::{
+    error::Reason,
+    identity::{Generation, RegistrationId},
+};
+
+/// What a peer wants to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    Write,
+}
+
+/// Why a peer's request is refused. Nothing was touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    OutOfBounds,
+    Permission,
+    StaleGeneration,
+    UnknownRegistration,
+}
+
+impl From<Refusal> for Reason {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::OutOfBounds => Self::OutOfBounds,
+            Refusal::Permission => Self::Permission,
+            Refusal::StaleGeneration => Self::StaleGeneration,
+            Refusal::UnknownRegistration => Self::UnknownRegistration,
+        }
+    }
+}
+
+/// Registered buffers by id: read on every request, written at registration.
+#[derive(Debug)]
+pub(crate) struct BufferTable {
+    buffers: ArcSwap<FxHashMap<RegistrationId, Arc<LocalBuffer>>>,
+    next: Mutex<u64>,
+}
+
+impl BufferTable {
+    pub(crate) fn new() -> Self {
+        // Ids of different lives of a process do not repeat, so that an old one finds nothing.
+        let first = rand::random::<u64>() & !0xffff_ffff;
+        Self {
+            buffers: ArcSwap::default(),
+            next: Mutex::new(first | 1),
+        }
+    }
+
+    /// A buffer that nobody finds before it is [published](Self::publish).
+    pub(crate) fn prepare(
+        &self,
+        memory: Memory,
+        permission: Permission,
+        location: String,
+    ) -> Arc<LocalBuffer> {
+        let mut next = self.next.lock();
+        let id = RegistrationId(*next);
+        *next += 1;
+        Arc::new(LocalBuffer::new(id, memory, permission, location))
+    }
+
+    pub(crate) fn publish(&self, buffer: &Arc<LocalBuffer>) {
+        // The lock of `next` also orders writers of the map.
+        let _writer = self.next.lock();
+        let mut buffers = FxHashMap::clone(&self.buffers.load());
+        buffers.insert(buffer.id(), Arc::clone(buffer));
+        self.buffers.store(Arc::new(buffers));
+    }
+
+    pub(crate) fn remove(&self, id: RegistrationId) {
+        let _writer = self.next.lock();
+        let mut buffers = FxHashMap::clone(&self.buffers.load());
+        if buffers.remove(&id).is_some() {
+            self.buffers.store(Arc::new(buffers));
+        }
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<LocalBuffer>> {
+        let mut all: Vec<_> = self.buffers.load().values().cloned().collect();
+        all.sort_by_key(|buffer| buffer.id());
+        all
+    }
+
+    /// Checks a peer's request against what is registered and holds the range for it (law 4).
+    pub(crate) fn admit(
+        &self,
+        id: RegistrationId,
+        generation: Generation,
+        range: Range<u64>,
+        access: Access,
+    ) -> Result<LocalSlice, Refusal> {
+        let buffers = self.buffers.load();
+        let buffer = buffers.get(&id).ok_or(Refusal::UnknownRegistration)?;
+        let allowed = match (buffer.permission(), access) {
+            (Permission::Local, _) | (Permission::PeersRead, Access::Write) => false,
+            (Permission::PeersRead, Access::Read) | (Permission::PeersReadWrite, _) => true,
+        };
+        if !allowed {
+            return Err(Refusal::Permission);
+        }
+        let lease = buffer
+            .lease(Some(generation))
+            .map_err(|_| Refusal::StaleGeneration)?;
+        LocalSlice::new(lease, range).ok_or(Refusal::OutOfBounds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn law_04_every_field_of_a_request_is_checked_before_memory_is_touched() {
+        let table = BufferTable::new();
+        let add = |permission| {
+            let memory = Memory::from_vec(vec![0; 64]).unwrap();
+            let buffer = table.prepare(memory, permission, String::new());
+            table.publish(&buffer);
+            buffer
+        };
+        let local = add(Permission::Local);
+        let readable = add(Permission::PeersRead);
+        let writable = add(Permission::PeersReadWrite);
+        let admit = |buffer: &LocalBuffer, range, access| {
+            table
+                .admit(buffer.id(), buffer.generation(), range, access)
+                .map(|slice| slice.len())
+        };
+
+        assert_eq!(admit(&local, 0..1, Access::Read), Err(Refusal::Permission));
+        assert_eq!(admit(&readable, 0..64, Access::Read), Ok(64));
+        assert_eq!(
+            admit(&readable, 0..1, Access::Write),
+            Err(Refusal::Permission)
+        );
+        assert_eq!(admit(&writable, 63..64, Access::Write), Ok(1));
+        for range in [
+            64..65,
+            0..65,
+            0..0,
+            u64::MAX - 1..u64::MAX,
+            Range { start: 9, end: 8 },
+        ] {
+            assert_eq!(
+                admit(&writable, range, Access::Write),
+                Err(Refusal::OutOfBounds)
+            );
+        }
+        let stale = Generation(writable.generation().0 + 1);
+        let asked = table.admit(writable.id(), stale, 0..1, Access::Write);
+        assert_eq!(asked.unwrap_err(), Refusal::StaleGeneration);
+        table.remove(writable.id());
+        assert_eq!(
+            admit(&writable, 0..1, Access::Write),
+            Err(Refusal::UnknownRegistration)
+        );
+        assert_eq!(local.leases() + readable.leases() + writable.leases(), 0);
+    }
+}

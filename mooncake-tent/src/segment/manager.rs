@@ -1,0 +1,70 @@
+//! The segments of other processes that this one has opened, by name.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+
+use super::{Segment, SegmentDescriptor};
+use crate::{
+    control::ControlClient,
+    error::{Error, Result},
+};
+
+/// Opens segments and keeps what is known of them fresh.
+#[derive(Debug, Default)]
+pub(crate) struct SegmentManager {
+    open: Mutex<FxHashMap<String, Segment>>,
+    client: ControlClient,
+}
+
+impl SegmentManager {
+    /// The segment of this name, fetched from its owner unless it is open already.
+    pub(crate) async fn open(&self, name: &str, budget: Duration) -> Result<Segment> {
+        if let Some(segment) = self.open.lock().get(name) {
+            return Ok(segment.clone());
+        }
+        let descriptor = self.fetch(name, budget).await?;
+        let mut open = self.open.lock();
+        // Whoever came first in the meantime is as good.
+        let segment = open
+            .entry(name.to_owned())
+            .or_insert_with(|| Segment::new(name.to_owned(), descriptor));
+        Ok(segment.clone())
+    }
+
+    pub(crate) fn close(&self, segment: &Segment) {
+        self.open.lock().remove(segment.name());
+    }
+
+    /// Fetches the descriptor anew, unless another caller has done so since `seen`.
+    pub(crate) async fn refresh(
+        &self,
+        segment: &Segment,
+        seen: &SegmentDescriptor,
+        budget: Duration,
+    ) -> Result<()> {
+        let _only = segment.refreshing().await;
+        let is_seen = {
+            let known = segment.known();
+            known.descriptor.incarnation() == seen.incarnation()
+                && known.descriptor.version() == seen.version()
+        };
+        if is_seen {
+            segment.learn(self.fetch(segment.name(), budget).await?);
+        }
+        Ok(())
+    }
+
+    async fn fetch(&self, name: &str, budget: Duration) -> Result<SegmentDescriptor> {
+        let unreachable = |message: String| Error::Unreachable {
+            segment: name.to_owned(),
+            message,
+        };
+        let fetched = tokio::time::timeout(budget, self.client.segment(name)).await;
+        let wire = fetched
+            .map_err(|_| unreachable(format!("no answer within {budget:?}")))?
+            .map_err(|fault| unreachable(fault.to_string()))?;
+        SegmentDescriptor::from_wire(wire).map_err(unreachable)
+    }
+}

@@ -1,0 +1,10 @@
+//! Segments: what a process offers, and how others learn of it.
+
+mod descriptor;
+mod manager;
+mod remote;
+
+pub(crate) use descriptor::Span;
+pub use descriptor::{BufferDescriptor, SegmentDescriptor};
+pub(crate) use manager::SegmentManager;
+pub use remote::{RemoteRange, Segment};

@@ -1,0 +1,44 @@
+//! Settings of the TCP link.
+
+use std::{net::SocketAddr, time::Duration};
+
+/// Settings of the TCP link, with the defaults that suit most machines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TcpConfig {
+    /// Where lanes of peers are accepted; port 0 takes a free one. `None`: nowhere, for a process
+    /// that only reaches out.
+    pub listen: Option<SocketAddr>,
+    /// The address that peers are told; `None`: the one that is listened on.
+    pub advertise: Option<String>,
+    /// Connections to each peer. Two fill two cores; more only divide the work.
+    pub lanes_per_peer: usize,
+    /// Lanes that are accepted from one peer.
+    pub lanes_accepted_per_peer: usize,
+    /// Lanes that are accepted in all.
+    pub lanes_accepted: usize,
+    /// A request is cut above this many bytes, so that its parts share the lanes.
+    pub slice_bytes: u64,
+    /// Requests under way on one lane.
+    pub window: usize,
+    /// How long a connection and its hello may take.
+    pub connect_timeout: Duration,
+    /// How long a thread looks for bytes before it sleeps, where looking has paid off.
+    pub spin: Duration,
+}
+
+impl Default for TcpConfig {
+    fn default() -> Self {
+        Self {
+            listen: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
+            advertise: None,
+            lanes_per_peer: 2,
+            lanes_accepted_per_peer: 16,
+            lanes_accepted: 1024,
+            slice_bytes: 2 << 20,
+            window: 1024,
+            connect_timeout: Duration::from_secs(1),
+            spin: Duration::from_micros(50),
+        }
+    }
+}

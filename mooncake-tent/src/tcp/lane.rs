@@ -1,0 +1,399 @@
+//! An initiator's connection to a peer: requests in a window, answers in their order.
+
+use std::{
+    collections::VecDeque,
+    io,
+    net::{Shutdown, TcpStream},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use super::{
+    inbox::{Cursor, Inbox},
+    outbox::{Frame, Outbox},
+    socket::Mode,
+    spin::Spin,
+    wire::{ANSWER_BYTES, AnswerHeader, REQUEST_BYTES, RequestHeader, Status, Verb, refused},
+};
+use crate::{
+    error::{Reason, Stage, TransferError},
+    identity::{Generation, PeerId, RegistrationId},
+    memory::LocalSlice,
+    transport::{Outcome, TaskRef, Tasks},
+};
+
+/// A part of a task that one request carries.
+#[derive(Debug)]
+pub(super) struct Post {
+    pub(super) task: TaskRef,
+    pub(super) verb: Verb,
+    pub(super) local: SmallVec<[LocalSlice; 1]>,
+    pub(super) registration: RegistrationId,
+    pub(super) generation: Generation,
+    pub(super) offset: u64,
+    pub(super) length: u64,
+    pub(super) deadline: Option<Instant>,
+}
+
+/// A request that awaits its answer.
+#[derive(Debug)]
+struct Pending {
+    task: TaskRef,
+    verb: Verb,
+    tag: u64,
+    /// A read's destination.
+    local: SmallVec<[LocalSlice; 1]>,
+    length: u64,
+    deadline: Option<Instant>,
+}
+
+/// See the module. Sending and receiving have a lock each, so that a submitter need not wait for
+/// whoever receives.
+#[derive(Debug)]
+pub(super) struct Lane {
+    id: u64,
+    peer: PeerId,
+    tasks: Tasks,
+    window: u64,
+    socket: OnceLock<TcpStream>,
+    broken: AtomicBool,
+    /// Why it was cut from outside; the receiver finds it here.
+    cut: OnceLock<Reason>,
+    outbox: Mutex<Sender>,
+    pending: Mutex<VecDeque<Pending>>,
+    receiver: Mutex<Receiver>,
+    load: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Sender {
+    outbox: Outbox<REQUEST_BYTES>,
+    next_tag: u64,
+}
+
+/// What the receiving thread owns while it receives.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    inbox: Inbox,
+    /// The read whose payload is arriving.
+    reading: Option<(Pending, Cursor)>,
+    answered: u64,
+    pub(super) spin: Spin,
+}
+
+/// What receiving has brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Received {
+    /// Requests were answered.
+    Answers,
+    /// Bytes, but no end of a request yet.
+    Bytes,
+    /// Nothing is there now.
+    Nothing,
+}
+
+/// A write of a broken lane, whose bytes may still land until the lane is fenced.
+pub(super) type Loud = Vec<TaskRef>;
+
+impl Lane {
+    pub(super) fn new(id: u64, peer: PeerId, tasks: Tasks, window: usize, spin: Duration) -> Self {
+        Self {
+            id,
+            peer,
+            tasks,
+            window: window as u64,
+            socket: OnceLock::new(),
+            broken: AtomicBool::new(false),
+            cut: OnceLock::new(),
+            outbox: Mutex::new(Sender {
+                outbox: Outbox::new(),
+                next_tag: 0,
+            }),
+            pending: Mutex::default(),
+            receiver: Mutex::new(Receiver {
+                inbox: Inbox::new(),
+                reading: None,
+                answered: 0,
+                spin: Spin::new(spin),
+            }),
+            load: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(super) fn peer(&self) -> PeerId {
+        self.peer
+    }
+
+    /// Bytes that were posted and not answered.
+    pub(super) fn load(&self) -> u64 {
+        self.load.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Acquire)
+    }
+
+    /// `None` while it connects.
+    pub(super) fn socket(&self) -> Option<&TcpStream> {
+        self.socket.get()
+    }
+
+    /// Requests wait for their answer.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.pending.lock().is_empty() || self.receiver_is_reading()
+    }
+
+    fn receiver_is_reading(&self) -> bool {
+        // Who holds the lock looks for itself before it goes.
+        self.receiver
+            .try_lock()
+            .is_some_and(|receiver| receiver.reading.is_some())
+    }
+
+    /// From now on frames can be sent.
+    pub(super) fn connected(&self, socket: TcpStream) {
+        if self.socket.set(socket).is_err() {
+            unreachable!("a lane connects once");
+        }
+    }
+
+    /// Queues a request; `Err` gives it back if the lane is broken.
+    pub(super) fn post(&self, post: Post) -> Result<(), Post> {
+        let mut sender = self.outbox.lock();
+        if self.is_broken() {
+            return Err(post);
+        }
+        let tag = sender.next_tag;
+        sender.next_tag += 1;
+        let budget_us = post.deadline.map_or(0, |deadline| {
+            let budget = deadline
+                .saturating_duration_since(Instant::now())
+                .as_micros();
+            u32::try_from(budget).unwrap_or(u32::MAX).max(1)
+        });
+        let header = RequestHeader {
+            verb: post.verb,
+            budget_us,
+            tag,
+            registration: post.registration,
+            generation: post.generation,
+            offset: post.offset,
+            length: post.length,
+        };
+        let (payload, local) = match post.verb {
+            Verb::Write => (post.local, SmallVec::new()),
+            Verb::Read | Verb::Fence => (SmallVec::new(), post.local),
+        };
+        self.load.fetch_add(post.length, Ordering::Relaxed);
+        self.pending.lock().push_back(Pending {
+            task: post.task,
+            verb: post.verb,
+            tag,
+            local,
+            length: post.length,
+            deadline: post.deadline,
+        });
+        sender.outbox.push(Frame {
+            tag,
+            header: header.encode(),
+            payload,
+        });
+        Ok(())
+    }
+
+    /// Sends what the socket and the window take now. `true`: frames wait for the socket.
+    pub(super) fn flush(&self) -> bool {
+        let Some(socket) = self.socket() else {
+            return false;
+        };
+        let Some(mut sender) = self.outbox.try_lock() else {
+            // Whoever sends goes on while there is something to send.
+            return false;
+        };
+        let limit = self.window_end();
+        match sender.outbox.send(socket, limit, Mode::Try) {
+            Ok(()) => false,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => true,
+            Err(error) => {
+                drop(sender);
+                self.cut(Reason::Broken(error.to_string().into()));
+                false
+            }
+        }
+    }
+
+    /// Tags from here on wait until earlier requests are answered.
+    fn window_end(&self) -> u64 {
+        let pending = self.pending.lock();
+        pending
+            .front()
+            .map_or(u64::MAX, |oldest| oldest.tag + self.window)
+    }
+
+    /// The right to receive; `None` while another thread has it.
+    pub(super) fn try_receiver(&self) -> Option<parking_lot::MutexGuard<'_, Receiver>> {
+        self.receiver.try_lock()
+    }
+
+    /// As [`try_receiver`](Self::try_receiver), but waits for whoever has it.
+    pub(super) fn receiver(&self) -> parking_lot::MutexGuard<'_, Receiver> {
+        self.receiver.lock()
+    }
+
+    /// Receives once and acts on what came. An error ends the lane: call [`fail`](Self::fail).
+    pub(super) fn receive(&self, receiver: &mut Receiver) -> Result<Received, Reason> {
+        let Some(socket) = self.socket() else {
+            return Ok(Received::Nothing);
+        };
+        let cursor = receiver.reading.as_mut().map(|(_, cursor)| cursor);
+        match receiver.inbox.fill(socket, cursor, Mode::Try) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Ok(Received::Nothing);
+            }
+            Err(error) => {
+                let cut = self.cut.get().cloned();
+                return Err(cut.unwrap_or_else(|| Reason::Broken(error.to_string().into())));
+            }
+        }
+        let answered = receiver.answered;
+        while self.step(receiver)? {}
+        Ok(if receiver.answered > answered {
+            Received::Answers
+        } else {
+            Received::Bytes
+        })
+    }
+
+    /// Acts on one message or payload; `false`: more bytes are needed.
+    fn step(&self, receiver: &mut Receiver) -> Result<bool, Reason> {
+        if let Some((_, cursor)) = &mut receiver.reading {
+            receiver.inbox.deliver(cursor);
+            if !cursor.is_done() {
+                return Ok(false);
+            }
+            let (pending, _) = receiver.reading.take().expect("it was just there");
+            self.answered(
+                receiver,
+                &pending,
+                Outcome::Completed {
+                    bytes: pending.length,
+                },
+            );
+            return Ok(true);
+        }
+        let Some(bytes) = receiver.inbox.message::<ANSWER_BYTES>() else {
+            return Ok(false);
+        };
+        let answer = AnswerHeader::decode(&bytes).map_err(|what| violation(&what.to_string()))?;
+        let pending = self
+            .pending
+            .lock()
+            .pop_front()
+            .ok_or_else(|| violation("an answer that nobody asked for"))?;
+        if answer.tag != pending.tag || answer.verb != pending.verb {
+            return Err(violation("an answer out of order"));
+        }
+        match (answer.status, pending.verb) {
+            (Status::Applied, Verb::Read) if answer.length == pending.length => {
+                receiver.inbox.expect(pending.length);
+                let cursor = Cursor::new(pending.local.clone());
+                receiver.reading = Some((pending, cursor));
+            }
+            (Status::Applied, Verb::Write | Verb::Fence) if answer.length == 0 => {
+                self.answered(
+                    receiver,
+                    &pending,
+                    Outcome::Completed {
+                        bytes: pending.length,
+                    },
+                );
+            }
+            (Status::Refused(refusal), _) if answer.length == 0 => {
+                let error = refused(refusal, self.peer);
+                self.answered(receiver, &pending, Outcome::Failed(error));
+            }
+            _ => return Err(violation("an answer that does not fit its request")),
+        }
+        Ok(true)
+    }
+
+    fn answered(&self, receiver: &mut Receiver, pending: &Pending, end: Outcome) {
+        receiver.answered += 1;
+        self.load.fetch_sub(pending.length, Ordering::Relaxed);
+        self.tasks.finish(pending.task, end, true);
+    }
+
+    /// Ends the connection; whoever receives notices and fails the lane.
+    pub(super) fn cut(&self, reason: Reason) {
+        // Only the first reason counts.
+        let _first = self.cut.set(reason);
+        if let Some(socket) = self.socket() {
+            // An error means that the connection is already gone.
+            let _gone = socket.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// A request's deadline has passed.
+    pub(super) fn is_overdue(&self, now: Instant) -> bool {
+        let pending = self.pending.lock();
+        pending
+            .iter()
+            .any(|pending| pending.deadline.is_some_and(|deadline| deadline <= now))
+    }
+
+    /// Fails all that is under way on a lane whose connection is gone or was never made. Returns
+    /// writes that may still land at the target.
+    pub(super) fn fail(&self, receiver: &mut Receiver, reason: &Reason) -> Loud {
+        let mut sender = self.outbox.lock();
+        self.broken.store(true, Ordering::Release);
+        self.cut(reason.clone());
+        let unsent = sender.outbox.first_unsent().unwrap_or(sender.next_tag);
+        sender.outbox.clear();
+        drop(sender);
+        let reading = receiver.reading.take().map(|(pending, _)| pending);
+        let pending = std::mem::take(&mut *self.pending.lock());
+        let now = Instant::now();
+        let mut loud = Loud::new();
+        for pending in reading.into_iter().chain(pending) {
+            self.load.fetch_sub(pending.length, Ordering::Relaxed);
+            let sent = pending.tag < unsent;
+            // We receive no more, so a read is quiet. A write may sit in the target's socket.
+            let quiet = !sent || pending.verb != Verb::Write;
+            let overdue = pending.deadline.is_some_and(|deadline| deadline <= now);
+            let end = if overdue {
+                Outcome::TimedOut
+            } else {
+                let stage = if self.socket().is_some() {
+                    Stage::Post
+                } else {
+                    Stage::Connect
+                };
+                let error = TransferError::unstarted(reason.clone(), stage, Some(self.peer));
+                Outcome::Failed(if sent { error.underway(quiet) } else { error })
+            };
+            self.tasks.finish(pending.task, end, quiet);
+            if !quiet {
+                loud.push(pending.task);
+            }
+        }
+        loud
+    }
+}
+
+/// Shared by its users and the thread that watches it.
+pub(super) type SharedLane = Arc<Lane>;
+
+fn violation(what: &str) -> Reason {
+    Reason::Protocol(what.into())
+}

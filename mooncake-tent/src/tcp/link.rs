@@ -1,0 +1,419 @@
+//! The link as the engine sees it.
+
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Mutex, MutexGuard};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use smallvec::SmallVec;
+
+use super::{
+    TcpConfig,
+    lane::{Post, Received, Receiver, SharedLane},
+    peers::{Lanes, Peers},
+    poller::Poller,
+    target::Target,
+    wire::Verb,
+};
+use crate::{
+    error::{Error, Reason, Result, Stage, TransferError},
+    identity::{PeerId, RegistrationId},
+    memory::{LocalBuffer, LocalSlice},
+    transport::{
+        BoxFuture, Capabilities, InstallContext, Op, Outcome, Peer, SubBatch, TaskRef, TaskSpec,
+        Tasks, Transport,
+    },
+};
+
+pub(super) const NAME: &str = "tcp";
+
+/// Requests go to one lane up to here, then to the least loaded.
+const LANE_SHARE: u64 = 256 << 10;
+
+/// Moves bytes over TCP. See the [module](crate::tcp).
+#[derive(Clone)]
+pub struct TcpTransport {
+    config: TcpConfig,
+    installed: Arc<OnceLock<Installed>>,
+}
+
+struct Installed {
+    tasks: Tasks,
+    peers: Arc<Peers>,
+    target: Option<Target>,
+}
+
+impl TcpTransport {
+    /// A link with these settings.
+    pub fn new(config: TcpConfig) -> Self {
+        Self {
+            config,
+            installed: Arc::default(),
+        }
+    }
+
+    fn installed(&self) -> Result<&Installed> {
+        self.installed.get().ok_or_else(|| Error::Install {
+            link: NAME,
+            message: "it is not installed".to_owned(),
+        })
+    }
+}
+
+impl Default for TcpTransport {
+    fn default() -> Self {
+        Self::new(TcpConfig::default())
+    }
+}
+
+impl fmt::Debug for TcpTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TcpTransport")
+            .field("config", &self.config)
+            .field("endpoint", &self.endpoint())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Transport for TcpTransport {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            target_applies: true,
+            ..Capabilities::read_write()
+        }
+    }
+
+    fn install(&self, engine: InstallContext) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let listen = self.config.listen;
+            let target = listen.map(|listen| Target::start(listen, &self.config, &engine));
+            let target = target.transpose()?;
+            let poller = Poller::new().map_err(Error::system("tcp: epoll"))?;
+            let peers = Peers::new(
+                engine.incarnation,
+                Arc::clone(&engine.tasks),
+                self.config.clone(),
+                poller,
+            );
+            peers.poller().start(&peers);
+            let installed = Installed {
+                tasks: engine.tasks,
+                peers,
+                target,
+            };
+            self.installed.set(installed).map_err(|_| Error::Install {
+                link: NAME,
+                message: "it serves another engine already".to_owned(),
+            })
+        })
+    }
+
+    fn endpoint(&self) -> Option<String> {
+        let installed = self.installed.get()?;
+        let target = installed.target.as_ref()?;
+        let listening = || target.address().to_string();
+        Some(self.config.advertise.clone().unwrap_or_else(listening))
+    }
+
+    fn uninstall(&self, budget: Duration) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let Ok(installed) = self.installed() else {
+                return Ok(());
+            };
+            installed.stop(budget)
+        })
+    }
+
+    fn add_memory_buffer<'a>(&'a self, _buffer: &'a Arc<LocalBuffer>) -> BoxFuture<'a, Result<()>> {
+        // Requests find buffers in the engine's table; there is nothing to prepare.
+        Box::pin(async { self.installed().map(drop) })
+    }
+
+    fn remove_memory_buffer(&self, _id: RegistrationId) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn allocate_sub_batch(&self, _capacity: usize) -> Result<Box<dyn SubBatch>> {
+        let installed = self.installed()?;
+        Ok(Box::new(TcpSubBatch {
+            tasks: Arc::clone(&installed.tasks),
+            peers: Arc::clone(&installed.peers),
+            lanes: Mutex::default(),
+        }))
+    }
+
+    fn reaches(&self, peer: &Peer) -> bool {
+        peer.endpoint(NAME).is_some()
+    }
+
+    fn warm_up<'a>(&'a self, peer: &'a Arc<Peer>, budget: Duration) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let warm = self.installed()?.peers.warm_up(peer, budget).await;
+            warm.map_err(|reason| Error::Unreachable {
+                segment: peer.id().to_string(),
+                message: reason.to_string(),
+            })
+        })
+    }
+
+    fn fence(&self, peer: PeerId, budget: Duration) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let fenced = self.installed()?.peers.fence(peer, budget).await;
+            fenced.map_err(|after| Error::Unreachable {
+                segment: peer.to_string(),
+                message: format!("it has not confirmed the fence after {after:?}"),
+            })
+        })
+    }
+
+    fn estimated_bandwidth(&self) -> Option<f64> {
+        None
+    }
+}
+
+impl Installed {
+    fn stop(&self, budget: Duration) -> Result<()> {
+        self.peers.stop();
+        self.peers.poller().stop();
+        self.target
+            .as_ref()
+            .map_or(Ok(()), |target| target.stop(budget))
+    }
+}
+
+impl Drop for Installed {
+    fn drop(&mut self) {
+        if let Err(error) = self.stop(Duration::from_secs(1)) {
+            tracing::warn!(%error, "the TCP link did not stop");
+        }
+    }
+}
+
+/// The lanes that carry one batch.
+#[derive(Debug)]
+struct TcpSubBatch {
+    tasks: Tasks,
+    peers: Arc<Peers>,
+    lanes: Mutex<Lanes>,
+}
+
+impl TcpSubBatch {
+    fn post(&self, task: TaskRef, spec: &TaskSpec, turn: &mut Turn) {
+        let most = self.peers.config().slice_bytes.max(1);
+        let slices = spec.length.div_ceil(most);
+        if slices > 1 {
+            self.tasks
+                .split(task, u32::try_from(slices).unwrap_or(u32::MAX));
+        }
+        let at = |i: u64| (u128::from(spec.length) * u128::from(i) / u128::from(slices)) as u64;
+        for i in 0..slices {
+            let (start, end) = (at(i), at(i + 1));
+            let post = Post {
+                task,
+                verb: match spec.op {
+                    Op::Read => Verb::Read,
+                    Op::Write => Verb::Write,
+                },
+                local: cut(&spec.local, start, end),
+                registration: spec.registration,
+                generation: spec.generation,
+                offset: spec.offset + start,
+                length: end - start,
+                deadline: spec.deadline,
+            };
+            let lane = turn.next(post.length);
+            if let Err(post) = lane.post(post) {
+                let reason = Reason::Broken("the lane ended meanwhile".into());
+                let error = TransferError::unstarted(reason, Stage::Post, Some(spec.peer.id()));
+                self.tasks.finish(post.task, Outcome::Failed(error), true);
+            }
+        }
+    }
+
+    fn lanes_of(&self, peer: &Peer) -> Result<Lanes, TransferError> {
+        self.peers
+            .lanes(peer)
+            .map_err(|reason| TransferError::unstarted(reason, Stage::Connect, Some(peer.id())))
+    }
+}
+
+/// The part `start..end` of scattered memory.
+fn cut(local: &[LocalSlice], start: u64, end: u64) -> SmallVec<[LocalSlice; 1]> {
+    if let [only] = local {
+        return SmallVec::from_buf([only.part(start..end)]);
+    }
+    let mut parts = SmallVec::new();
+    let mut before = 0;
+    for slice in local {
+        let from = start.max(before) - before;
+        let to = end.min(before + slice.len()).saturating_sub(before);
+        if from < to {
+            parts.push(slice.part(from..to));
+        }
+        before += slice.len();
+    }
+    parts
+}
+
+/// Whose turn it is to take the next request of a batch.
+struct Turn {
+    lanes: Lanes,
+    current: usize,
+    given: u64,
+}
+
+impl Turn {
+    fn new(lanes: Lanes) -> Self {
+        Self {
+            lanes,
+            current: 0,
+            given: u64::MAX,
+        }
+    }
+
+    fn next(&mut self, length: u64) -> &SharedLane {
+        if self.given >= LANE_SHARE {
+            let loads = self.lanes.iter().map(|lane| lane.load()).enumerate();
+            let (least, _) = loads
+                .min_by_key(|(_, load)| *load)
+                .expect("a peer has a lane");
+            (self.current, self.given) = (least, 0);
+        }
+        self.given += length;
+        &self.lanes[self.current]
+    }
+}
+
+impl SubBatch for TcpSubBatch {
+    fn submit_transfer_tasks(&self, tasks: &[TaskRef]) -> Result<()> {
+        let mut turn: Option<(PeerId, Turn)> = None;
+        let mut used = Lanes::new();
+        for task in tasks {
+            let Some(spec) = self.tasks.spec(*task) else {
+                continue;
+            };
+            if turn
+                .as_ref()
+                .is_none_or(|(peer, _)| *peer != spec.peer.id())
+            {
+                match self.lanes_of(&spec.peer) {
+                    Ok(lanes) => {
+                        used.extend(lanes.iter().cloned());
+                        turn = Some((spec.peer.id(), Turn::new(lanes)));
+                    }
+                    Err(error) => {
+                        self.tasks.finish(*task, Outcome::Failed(error), true);
+                        continue;
+                    }
+                }
+            }
+            let (_, turn) = turn.as_mut().expect("it was just made");
+            self.post(*task, &spec, turn);
+        }
+        for lane in &used {
+            lane.flush();
+        }
+        let mut lanes = self.lanes.lock();
+        for lane in used {
+            if !lanes.iter().any(|known| known.id() == lane.id()) {
+                lanes.push(lane);
+            }
+        }
+        Ok(())
+    }
+
+    fn cancel_transfer_task(&self, _task: TaskRef) {
+        // Not offered by `capabilities`: the task goes on to its end.
+    }
+
+    fn drive(&self, budget: Duration) -> bool {
+        let lanes = self.lanes.lock().clone();
+        let mut driven: Driven<'_> = lanes
+            .iter()
+            .filter(|lane| lane.socket().is_some() && !lane.is_broken() && lane.is_busy())
+            .filter_map(|lane| Some((lane, lane.try_receiver()?)))
+            .collect();
+        !driven.is_empty() && drive(&self.peers, &mut driven, budget)
+    }
+
+    fn hand_over(&self) {
+        for lane in &*self.lanes.lock() {
+            if !lane.is_broken() && lane.is_busy() {
+                self.peers.poller().watch(lane);
+            }
+        }
+    }
+}
+
+/// Lanes whose receiving end the calling thread has.
+type Driven<'a> = SmallVec<[(&'a SharedLane, MutexGuard<'a, Receiver>); 2]>;
+
+/// Looks, then sleeps, until something moved or the budget is over.
+fn drive(peers: &Peers, driven: &mut Driven<'_>, budget: Duration) -> bool {
+    let start = Instant::now();
+    // One lane's experience serves for all of them.
+    let mut spin = driven[0].1.spin;
+    let moved = spin.until(|| move_once(peers, driven).then_some(()));
+    driven[0].1.spin = spin;
+    if moved.is_some() {
+        return true;
+    }
+    loop {
+        let left = budget.saturating_sub(start.elapsed());
+        if left.is_zero() {
+            return true;
+        }
+        sleep(driven, left);
+        if move_once(peers, driven) {
+            return true;
+        }
+        let now = Instant::now();
+        for (lane, receiver) in driven.iter_mut() {
+            if lane.is_overdue(now) {
+                let reason = Reason::Broken("a request's deadline passed".into());
+                peers.retire(lane, receiver, &reason);
+                return true;
+            }
+        }
+    }
+}
+
+fn move_once(peers: &Peers, driven: &mut Driven<'_>) -> bool {
+    let mut moved = false;
+    for (lane, receiver) in driven.iter_mut() {
+        lane.flush();
+        match lane.receive(receiver) {
+            Ok(Received::Nothing) => {}
+            Ok(Received::Answers | Received::Bytes) => moved = true,
+            Err(reason) => {
+                peers.retire(lane, receiver, &reason);
+                moved = true;
+            }
+        }
+    }
+    moved
+}
+
+fn sleep(driven: &Driven<'_>, most: Duration) {
+    let mut sockets: SmallVec<[PollFd<'_>; 2]> = driven
+        .iter()
+        .filter_map(|(lane, _)| {
+            let mut events = PollFlags::IN;
+            if lane.flush() {
+                events |= PollFlags::OUT;
+            }
+            Some(PollFd::new(lane.socket()?, events))
+        })
+        .collect();
+    let most = most.min(Duration::from_millis(50));
+    let timeout = Timespec::try_from(most).expect("at most 50 ms");
+    // Whether it was woken, interrupted or timed out: the caller looks again.
+    let _woken = poll(&mut sockets, Some(&timeout));
+}

@@ -1,0 +1,114 @@
+//! The sending end of a lane: frames of a header and leased payload, sent as many as fit at once.
+
+use std::{collections::VecDeque, io, net::TcpStream};
+
+use smallvec::SmallVec;
+
+use super::socket::{Mode, Sending};
+use crate::memory::LocalSlice;
+
+/// Bytes of one call; more only makes the receiver wait for the first of them.
+const MOST_BYTES: usize = 1 << 20;
+
+/// A message with an `H`-byte header.
+#[derive(Debug)]
+pub(super) struct Frame<const H: usize> {
+    pub(super) tag: u64,
+    pub(super) header: [u8; H],
+    pub(super) payload: SmallVec<[LocalSlice; 1]>,
+}
+
+/// Frames that wait to be sent.
+#[derive(Debug)]
+pub(super) struct Outbox<const H: usize> {
+    frames: VecDeque<Frame<H>>,
+    /// Of the first frame.
+    sent: u64,
+    bytes: u64,
+}
+
+impl<const H: usize> Outbox<H> {
+    pub(super) fn new() -> Self {
+        Self {
+            frames: VecDeque::new(),
+            sent: 0,
+            bytes: 0,
+        }
+    }
+
+    pub(super) fn push(&mut self, frame: Frame<H>) {
+        self.bytes += length(&frame);
+        self.frames.push_back(frame);
+    }
+
+    pub(super) fn frames(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Bytes that wait.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The first frame of which no byte has been sent.
+    pub(super) fn first_unsent(&self) -> Option<u64> {
+        self.frames
+            .get(usize::from(self.sent > 0))
+            .map(|frame| frame.tag)
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        *self = Self::new();
+    }
+
+    /// Sends frames below `limit` (a tag) until none is left or the socket takes no more.
+    pub(super) fn send(&mut self, socket: &TcpStream, limit: u64, mode: Mode) -> io::Result<()> {
+        while self.frames.front().is_some_and(|frame| frame.tag < limit) {
+            let sent = self.gather(limit).send(socket, mode)?;
+            self.advance(sent as u64);
+        }
+        Ok(())
+    }
+
+    fn gather(&self, limit: u64) -> Sending<'_> {
+        let mut sending = Sending::new();
+        let mut skip = self.sent as usize;
+        for frame in self.frames.iter().take_while(|frame| frame.tag < limit) {
+            if sending.bytes() >= MOST_BYTES {
+                break;
+            }
+            let header = skip.min(H);
+            if !sending.push_private(&frame.header[header..]) {
+                break;
+            }
+            skip -= header;
+            for slice in &frame.payload {
+                let piece = slice.piece();
+                let here = skip.min(piece.len());
+                skip -= here;
+                // A frame whose pieces do not fit goes on in the next call.
+                if !sending.push_leased(piece.skip(here)) {
+                    return sending;
+                }
+            }
+        }
+        debug_assert!(!sending.is_empty(), "there was a frame to send");
+        sending
+    }
+
+    fn advance(&mut self, sent: u64) {
+        self.bytes -= sent;
+        self.sent += sent;
+        while let Some(first) = self.frames.front()
+            && self.sent >= length(first)
+        {
+            self.sent -= length(first);
+            self.frames.pop_front();
+        }
+    }
+}
+
+fn length<const H: usize>(frame: &Frame<H>) -> u64 {
+    H as u64 + frame.payload.iter().map(LocalSlice::len).sum::<u64>()
+}

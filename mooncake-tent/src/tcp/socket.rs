@@ -1,0 +1,167 @@
+//! Vectored sends and receives between a socket and registered memory.
+
+#![expect(
+    unsafe_code,
+    reason = "the kernel copies to and from raw pieces of leased memory"
+)]
+
+use std::{io, net::TcpStream, os::fd::AsRawFd};
+
+use crate::memory::Piece;
+
+/// Most pieces of one system call.
+pub(super) const MOST_PIECES: usize = 64;
+
+/// Pieces of memory for one vectored call.
+pub(super) struct IoPieces {
+    vectors: [libc::iovec; MOST_PIECES],
+    count: usize,
+    bytes: usize,
+}
+
+impl IoPieces {
+    pub(super) fn new() -> Self {
+        let empty = libc::iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        };
+        Self {
+            vectors: [empty; MOST_PIECES],
+            count: 0,
+            bytes: 0,
+        }
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.count == MOST_PIECES
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Adds leased memory; `false` when there is no room for more.
+    pub(super) fn push(&mut self, piece: Piece) -> bool {
+        self.push_raw(piece.as_ptr(), piece.len())
+    }
+
+    fn push_raw(&mut self, base: *mut u8, len: usize) -> bool {
+        if self.is_full() {
+            return false;
+        }
+        if len > 0 {
+            self.vectors[self.count] = libc::iovec {
+                iov_base: base.cast(),
+                iov_len: len,
+            };
+            self.count += 1;
+            self.bytes += len;
+        }
+        true
+    }
+}
+
+/// Whether a call may sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    Sleep,
+    Try,
+}
+
+impl Mode {
+    fn flag(self) -> libc::c_int {
+        match self {
+            Self::Sleep => 0,
+            Self::Try => libc::MSG_DONTWAIT,
+        }
+    }
+}
+
+/// Bytes to send: private ones (headers) and leased ones, in order.
+pub(super) struct Sending<'a> {
+    pieces: IoPieces,
+    // The private bytes are borrowed for as long as the kernel may read them.
+    private: std::marker::PhantomData<&'a [u8]>,
+}
+
+impl<'a> Sending<'a> {
+    pub(super) fn new() -> Self {
+        Self {
+            pieces: IoPieces::new(),
+            private: std::marker::PhantomData,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.pieces.bytes()
+    }
+
+    pub(super) fn push_private(&mut self, bytes: &'a [u8]) -> bool {
+        self.pieces.push_raw(bytes.as_ptr().cast_mut(), bytes.len())
+    }
+
+    pub(super) fn push_leased(&mut self, piece: Piece) -> bool {
+        self.pieces.push(piece)
+    }
+
+    /// Sends some of it; returns how many bytes.
+    pub(super) fn send(&self, socket: &TcpStream, mode: Mode) -> io::Result<usize> {
+        let message = header(&self.pieces);
+        retry(|| {
+            // SAFETY: the vectors name private bytes that `self` borrows and leased memory whose
+            // lease the caller holds; the kernel only reads them.
+            unsafe {
+                libc::sendmsg(
+                    socket.as_raw_fd(),
+                    &message,
+                    libc::MSG_NOSIGNAL | mode.flag(),
+                )
+            }
+        })
+    }
+}
+
+/// Receives into `leased` first and what comes after it into `spill`; returns how many bytes.
+pub(super) fn receive(
+    socket: &TcpStream,
+    leased: &mut IoPieces,
+    spill: &mut [u8],
+    mode: Mode,
+) -> io::Result<usize> {
+    // A full list of pieces simply leaves the spill out.
+    leased.push_raw(spill.as_mut_ptr(), spill.len());
+    let mut message = header(leased);
+    retry(|| {
+        // SAFETY: the vectors name leased memory whose lease the caller holds, and `spill`, which
+        // is borrowed exclusively for this call.
+        unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, mode.flag()) }
+    })
+}
+
+fn header(pieces: &IoPieces) -> libc::msghdr {
+    // SAFETY: a message header of zeros is a valid one that names nothing.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = pieces.vectors.as_ptr().cast_mut();
+    message.msg_iovlen = pieces.count as _;
+    message
+}
+
+fn retry(mut call: impl FnMut() -> isize) -> io::Result<usize> {
+    loop {
+        if let Ok(bytes) = usize::try_from(call()) {
+            return Ok(bytes);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What a link implements, and what it is given.
+
+use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+
+use super::{Peer, TaskRef, Tasks};
+use crate::{
+    error::Result,
+    identity::{Incarnation, PeerId, RegistrationId},
+    memory::{BufferTable, LocalBuffer},
+};
+
+/// A future behind a pointer, as `dyn` traits return it.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// One kind of link: TCP, shared memory, RDMA, UB. Crossed once per batch, never once per slice.
+pub trait Transport: fmt::Debug + Send + Sync + 'static {
+    /// Names the link in descriptors, policies and metrics.
+    fn name(&self) -> &'static str;
+
+    /// What it can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Opens its devices and starts to accept peers.
+    fn install(&self, engine: InstallContext) -> BoxFuture<'_, Result<()>>;
+
+    /// Where peers reach it, in its own form; `None` if it needs no address.
+    fn endpoint(&self) -> Option<String>;
+
+    /// After this no byte moves; what cannot be proven quiet stays quarantined, never freed.
+    fn uninstall(&self, budget: Duration) -> BoxFuture<'_, Result<()>>;
+
+    /// Prepares a buffer on every device of this link, or on none.
+    fn add_memory_buffer<'a>(&'a self, buffer: &'a Arc<LocalBuffer>) -> BoxFuture<'a, Result<()>>;
+
+    /// Undoes [`add_memory_buffer`](Self::add_memory_buffer). The buffer is quiet.
+    fn remove_memory_buffer(&self, id: RegistrationId) -> BoxFuture<'_, Result<()>>;
+
+    /// Room for those tasks of one batch that this link carries.
+    fn allocate_sub_batch(&self, capacity: usize) -> Result<Box<dyn SubBatch>>;
+
+    /// This link can reach `peer`.
+    fn reaches(&self, peer: &Peer) -> bool;
+
+    /// Connects and warms what a first transfer to `peer` would need.
+    fn warm_up<'a>(&'a self, peer: &'a Arc<Peer>, budget: Duration) -> BoxFuture<'a, Result<()>>;
+
+    /// Ends with proof that nothing posted to `peer` before the call can land any more.
+    fn fence(&self, peer: PeerId, budget: Duration) -> BoxFuture<'_, Result<()>>;
+
+    /// Bytes per second, if measured.
+    fn estimated_bandwidth(&self) -> Option<f64>;
+}
+
+/// Tasks in flight on one link, usable from any thread. Dropping it frees it; its tasks go on.
+pub trait SubBatch: fmt::Debug + Send + Sync {
+    /// Takes all of `tasks`, or none. May run small work inline. Each task's cell is completed
+    /// exactly once.
+    fn submit_transfer_tasks(&self, tasks: &[TaskRef]) -> Result<()>;
+
+    /// Asks for an early end, which still arrives through the task's cell.
+    fn cancel_transfer_task(&self, task: TaskRef);
+
+    /// Lets a thread that waits anyway do this sub-batch's share of the link's work, until
+    /// something moved or the budget is over. `false`: others are at it, or nothing is left.
+    fn drive(&self, budget: Duration) -> bool;
+
+    /// Nobody will call [`drive`](Self::drive): the link's own threads take over.
+    fn hand_over(&self);
+}
+
+/// What a link can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// It reads from a peer's memory.
+    pub reads: bool,
+    /// It writes to a peer's memory.
+    pub writes: bool,
+    /// Submitted tasks can be cancelled.
+    pub cancellation: bool,
+    /// A peer's software applies and confirms each transfer.
+    pub target_applies: bool,
+    /// It works within one process only, by plain copies.
+    pub within_process: bool,
+}
+
+impl Capabilities {
+    /// Reads and writes, without more.
+    pub const fn read_write() -> Self {
+        Self {
+            reads: true,
+            writes: true,
+            cancellation: false,
+            target_applies: false,
+            within_process: false,
+        }
+    }
+}
+
+/// What a link gets from its engine.
+#[derive(Clone, Debug)]
+pub struct InstallContext {
+    pub(crate) incarnation: Incarnation,
+    pub(crate) tasks: Tasks,
+    pub(crate) buffers: Arc<BufferTable>,
+}
+
+impl InstallContext {
+    /// This life of the process.
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// The cells of all tasks.
+    pub fn tasks(&self) -> &Tasks {
+        &self.tasks
+    }
+}

@@ -1,0 +1,13 @@
+//! The contract between the engine and its links.
+
+mod batch;
+mod link;
+mod peer;
+mod slab;
+mod task;
+
+pub use batch::BatchState;
+pub use link::{BoxFuture, Capabilities, InstallContext, SubBatch, Transport};
+pub use peer::Peer;
+pub use slab::{TaskSlab, Tasks};
+pub use task::{Op, Outcome, TaskRef, TaskSpec};

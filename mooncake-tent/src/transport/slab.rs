@@ -1,0 +1,309 @@
+//! All tasks of an engine, in cells that are used again.
+
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicU32, Ordering},
+};
+
+use parking_lot::Mutex;
+
+use super::{BatchState, Outcome, TaskRef, TaskSpec};
+use crate::error::{Error, Result, Retry};
+
+/// Shared by the engine and its links.
+pub type Tasks = Arc<TaskSlab>;
+
+const CHUNK: usize = 1024;
+const CHUNKS: usize = 256;
+
+/// Cells of tasks, with the free ones among them.
+///
+/// A link learns what to do from [`spec`](Self::spec) and reports through
+/// [`finish`](Self::finish), once for each slice that it announced by [`split`](Self::split).
+pub struct TaskSlab {
+    chunks: Box<[OnceLock<Box<[TaskCell]>>]>,
+    free: Mutex<FreeCells>,
+    retry: OnceLock<RetryHook>,
+}
+
+/// Takes over a task that failed for a reason which fresh knowledge of the peer may cure.
+pub(crate) type RetryHook = Box<dyn Fn(TaskRef) + Send + Sync>;
+
+#[derive(Debug, Default)]
+struct FreeCells {
+    slots: Vec<u32>,
+    /// Cells from here on were never used.
+    fresh: u32,
+}
+
+#[derive(Debug, Default)]
+struct TaskCell {
+    generation: AtomicU32,
+    body: Mutex<TaskBody>,
+}
+
+#[derive(Debug, Default)]
+struct TaskBody {
+    spec: Option<TaskSpec>,
+    batch: Option<Arc<BatchState>>,
+    /// Slices that have not ended.
+    unfinished: u32,
+    /// Slices whose bytes may still move.
+    loud: u32,
+    bytes: u64,
+    failure: Option<Outcome>,
+    outcome: Option<Outcome>,
+    may_refresh: bool,
+    /// The batch was dropped: the cell frees itself once it is quiet.
+    orphan: bool,
+}
+
+/// What an ended slice changed, told after the cell's lock is gone.
+#[derive(Debug, Default)]
+struct Change {
+    ended: Option<Arc<BatchState>>,
+    quiet: Option<Arc<BatchState>>,
+    retry: bool,
+    free: bool,
+}
+
+impl TaskSlab {
+    pub(crate) fn new() -> Self {
+        Self {
+            chunks: (0..CHUNKS).map(|_| OnceLock::new()).collect(),
+            free: Mutex::default(),
+            retry: OnceLock::new(),
+        }
+    }
+
+    pub(crate) fn on_retry(&self, hook: RetryHook) {
+        if self.retry.set(hook).is_err() {
+            unreachable!("an engine sets its hook once");
+        }
+    }
+
+    /// Takes cells for `specs`; none if they do not all fit.
+    pub(crate) fn add(
+        &self,
+        batch: &Arc<BatchState>,
+        specs: impl ExactSizeIterator<Item = (TaskSpec, bool)>,
+        refs: &mut Vec<TaskRef>,
+    ) -> Result<()> {
+        let count = specs.len();
+        let first = refs.len();
+        {
+            let mut free = self.free.lock();
+            let available = free.slots.len() + CHUNK * CHUNKS - free.fresh as usize;
+            if count > available {
+                return Err(Error::Busy {
+                    what: "the task table",
+                    limit: CHUNK * CHUNKS,
+                });
+            }
+            for _ in 0..count {
+                let slot = free.slots.pop().unwrap_or_else(|| {
+                    free.fresh += 1;
+                    free.fresh - 1
+                });
+                refs.push(TaskRef {
+                    slot,
+                    generation: 0,
+                });
+            }
+        }
+        batch.add(u32::try_from(count).expect("fewer than the table holds"));
+        for (task, (spec, may_refresh)) in refs[first..].iter_mut().zip(specs) {
+            let cell = self.cell(task.slot);
+            task.generation = cell.generation.load(Ordering::Acquire);
+            *cell.body.lock() = TaskBody {
+                spec: Some(spec),
+                batch: Some(Arc::clone(batch)),
+                unfinished: 1,
+                loud: 1,
+                may_refresh,
+                ..TaskBody::default()
+            };
+        }
+        Ok(())
+    }
+
+    /// What the task asks; `None` once it has ended.
+    pub fn spec(&self, task: TaskRef) -> Option<TaskSpec> {
+        self.with(task, |body| {
+            body.spec.clone().filter(|_| body.outcome.is_none())
+        })
+        .flatten()
+    }
+
+    /// Announces that the link will report `slices` times. Call before the first report.
+    pub fn split(&self, task: TaskRef, slices: u32) {
+        self.with(task, |body| {
+            body.unfinished = slices;
+            body.loud = slices;
+        });
+    }
+
+    /// One slice has ended. `quiet`: none of its bytes can move any more; otherwise
+    /// [`settle`](Self::settle) follows.
+    pub fn finish(&self, task: TaskRef, end: Outcome, quiet: bool) {
+        let Some(change) = self.with(task, |body| body.finish(end, quiet)) else {
+            return;
+        };
+        self.announce(task, change);
+    }
+
+    /// A slice that ended before has become quiet.
+    pub fn settle(&self, task: TaskRef) {
+        let Some(change) = self.with(task, |body| {
+            body.loud = body.loud.saturating_sub(1);
+            body.after_quiet(Change::default())
+        }) else {
+            return;
+        };
+        self.announce(task, change);
+    }
+
+    /// How the task ended, if it has.
+    pub fn outcome(&self, task: TaskRef) -> Option<Outcome> {
+        self.with(task, |body| body.outcome.clone()).flatten()
+    }
+
+    /// The bytes of the task cannot move any more.
+    pub fn is_quiescent(&self, task: TaskRef) -> bool {
+        self.with(task, |body| body.outcome.is_some() && body.loud == 0)
+            .unwrap_or(true)
+    }
+
+    /// Gives a task that awaits its retry a new spec; it asks for no other retry.
+    pub(crate) fn renew(&self, task: TaskRef, spec: TaskSpec) {
+        self.with(task, |body| {
+            body.spec = Some(spec);
+            body.unfinished = 1;
+            body.loud = 1;
+        });
+    }
+
+    /// The batch gives the cell back: at once, or when it is quiet.
+    pub(crate) fn release(&self, task: TaskRef) {
+        let free = self.with(task, |body| {
+            body.orphan = true;
+            body.outcome.is_some() && body.loud == 0
+        });
+        if free == Some(true) {
+            self.free(task);
+        }
+    }
+
+    /// Cells in use.
+    pub fn len(&self) -> usize {
+        let free = self.free.lock();
+        free.fresh as usize - free.slots.len()
+    }
+
+    /// No cell is in use.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn announce(&self, task: TaskRef, change: Change) {
+        if change.retry {
+            let hook = self
+                .retry
+                .get()
+                .expect("only tasks of an engine ask for retries");
+            return hook(task);
+        }
+        // Freed before anyone is told, so that who waits for the end finds the books closed.
+        if change.free {
+            self.free(task);
+        }
+        if let Some(batch) = change.ended {
+            batch.task_ended();
+        }
+        if let Some(batch) = change.quiet {
+            batch.task_quiet();
+        }
+    }
+
+    fn free(&self, task: TaskRef) {
+        let cell = self.cell(task.slot);
+        let reused = cell.generation.compare_exchange(
+            task.generation,
+            task.generation.wrapping_add(1),
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
+        if reused.is_ok() {
+            *cell.body.lock() = TaskBody::default();
+            self.free.lock().slots.push(task.slot);
+        }
+    }
+
+    fn cell(&self, slot: u32) -> &TaskCell {
+        let slot = slot as usize;
+        let chunk = self.chunks[slot / CHUNK]
+            .get_or_init(|| (0..CHUNK).map(|_| TaskCell::default()).collect());
+        &chunk[slot % CHUNK]
+    }
+
+    fn with<T>(&self, task: TaskRef, f: impl FnOnce(&mut TaskBody) -> T) -> Option<T> {
+        let cell = self.cell(task.slot);
+        let mut body = cell.body.lock();
+        (cell.generation.load(Ordering::Acquire) == task.generation).then(|| f(&mut body))
+    }
+}
+
+impl TaskBody {
+    fn finish(&mut self, end: Outcome, quiet: bool) -> Change {
+        let mut change = Change::default();
+        if self.unfinished == 0 {
+            return change;
+        }
+        self.unfinished -= 1;
+        self.loud -= u32::from(quiet);
+        match end {
+            Outcome::Completed { bytes } => self.bytes += bytes,
+            failure => self.failure = Some(self.failure.take().unwrap_or(failure)),
+        }
+        if self.unfinished > 0 {
+            return change;
+        }
+        if self.wants_refresh() {
+            self.may_refresh = false;
+            self.failure = None;
+            self.bytes = 0;
+            change.retry = true;
+            return change;
+        }
+        let outcome = self
+            .failure
+            .take()
+            .unwrap_or(Outcome::Completed { bytes: self.bytes });
+        self.outcome = Some(outcome);
+        change.ended.clone_from(&self.batch);
+        self.after_quiet(change)
+    }
+
+    fn wants_refresh(&self) -> bool {
+        let Some(Outcome::Failed(error)) = &self.failure else {
+            return false;
+        };
+        self.may_refresh && self.loud == 0 && error.retry == Retry::AfterRefresh
+    }
+
+    fn after_quiet(&mut self, mut change: Change) -> Change {
+        if self.outcome.is_some() && self.loud == 0 {
+            // Ends the leases on local memory (law 13).
+            self.spec = None;
+            change.quiet = self.batch.take();
+            change.free = self.orphan && change.quiet.is_some();
+        }
+        change
+    }
+}
+
+impl std::fmt::Debug for TaskSlab {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "TaskSlab({} tasks)", self.len())
+    }
+}

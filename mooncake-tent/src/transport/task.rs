@@ -1,0 +1,84 @@
+//! One request on its way: what it asks, and how it ended.
+
+use std::{fmt, sync::Arc, time::Instant};
+
+use smallvec::SmallVec;
+
+use super::Peer;
+use crate::{
+    error::TransferError,
+    identity::{Generation, RegistrationId},
+    memory::LocalSlice,
+    segment::{RemoteRange, Segment},
+};
+
+/// The direction of a transfer, seen from the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// From the peer's segment into local memory.
+    Read,
+    /// From local memory into the peer's segment.
+    Write,
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Read => "read",
+            Self::Write => "write",
+        })
+    }
+}
+
+/// What a task asks of a link.
+#[derive(Clone, Debug)]
+pub struct TaskSpec {
+    /// Read or write.
+    pub op: Op,
+    /// The local side, in order; their lengths sum up to `length`.
+    pub local: SmallVec<[LocalSlice; 1]>,
+    /// The process that owns the remote side.
+    pub peer: Arc<Peer>,
+    /// The remote buffer.
+    pub registration: RegistrationId,
+    /// Its generation, as the descriptor named it.
+    pub generation: Generation,
+    /// Where in the remote buffer.
+    pub offset: u64,
+    /// How many bytes, at least 1.
+    pub length: u64,
+    /// When the caller stops being interested.
+    pub deadline: Option<Instant>,
+    /// What the caller named, if the engine may look it up anew.
+    pub(crate) origin: Option<(Segment, RemoteRange)>,
+}
+
+/// A task cell in the engine's slab; a stale reference of a reused slot matches nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TaskRef {
+    pub(super) slot: u32,
+    pub(super) generation: u32,
+}
+
+/// How a task ended; written once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// All bytes are at the destination.
+    Completed {
+        /// How many.
+        bytes: u64,
+    },
+    /// It failed.
+    Failed(TransferError),
+    /// The caller ended it.
+    Cancelled,
+    /// Its deadline passed.
+    TimedOut,
+}
+
+impl Outcome {
+    /// All bytes are at the destination.
+    pub fn is_completed(&self) -> bool {
+        matches!(self, Self::Completed { .. })
+    }
+}
