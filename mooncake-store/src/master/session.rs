@@ -10,8 +10,9 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use mooncake_proto::master::{
-    self, Event, PingRequest, PingResponse, ServerFrame, event, master_client,
+use mooncake_proto::{
+    master::{self, Event, PingRequest, PingResponse, ServerFrame, event, master_client},
+    status::ErrorCode,
 };
 use rand::RngExt;
 use tokio::{
@@ -148,8 +149,8 @@ impl Session {
         };
         let mut alarm = pin!(sleep(Duration::ZERO));
         loop {
+            // Unbiased: answers without a pause must not keep deadlines and pings waiting.
             tokio::select! {
-                biased;
                 frame = inbound.message() => match frame {
                     Ok(Some(ServerFrame { events })) => {
                         if let Some(reason) = self.take(events) {
@@ -224,7 +225,16 @@ impl Session {
         let mut over = None;
         for event in events {
             match event.event {
-                Some(event::Event::Answer(answer)) => answers.push(answer),
+                Some(event::Event::Answer(answer)) => {
+                    if let Some(MasterAnswer::Error(detail)) = &answer.answer
+                        && detail.code() == ErrorCode::Fenced
+                        && over.is_none()
+                    {
+                        self.emit(SessionEvent::Fenced(detail.message.clone()));
+                        over = Some(format!("fenced: {}", detail.message));
+                    }
+                    answers.push(answer);
+                }
                 Some(event::Event::Nudge(_)) => self.emit(SessionEvent::Nudge),
                 Some(event::Event::Invalidate(invalidate)) => {
                     let objects = invalidate.objects.into_iter();
@@ -295,6 +305,13 @@ impl Session {
     fn emit(&self, event: SessionEvent) {
         // Nobody may have subscribed.
         drop(self.events.send(event));
+    }
+}
+
+impl Drop for Session {
+    /// However its task ends, by a panic or with its runtime: nobody waits for it any longer.
+    fn drop(&mut self) {
+        self.shared.close();
     }
 }
 

@@ -391,6 +391,16 @@ async fn nothing_that_listens_is_reported_at_once_and_a_mute_listener_within_the
 }
 
 #[tokio::test]
+async fn a_panic_in_a_callback_leaves_nobody_waiting() {
+    let (_fake, address) = Fake::serve(&[(Mood::Reversed(2), false)]).await;
+    let client = connect(&address).await;
+    let waiting = client.call(exist(), soon());
+    client.submit(exist(), soon(), |_| panic!("of this test"));
+    assert!(waiting.await.is_err());
+    assert!(client.call(exist(), soon()).await.is_err());
+}
+
+#[tokio::test]
 async fn one_operation_too_many_is_busy() {
     let (_fake, address) = Fake::serve(&[(Mood::Silent, false)]).await;
     let hello = Hello {
