@@ -264,6 +264,29 @@ fn a_put_that_is_not_quiet_at_its_deadline_is_left_to_the_master_and_says_so() {
 }
 
 #[test]
+fn a_transfer_that_moved_less_than_all_bytes_has_failed() {
+    let mut rig = Rig::new();
+    let start = rig.put(&["k"]);
+    rig.answer(start, granted(vec![object(4, &[0])]));
+    let (transfer, _) = rig.transfer();
+    let short = |transfer| Event::TransferEnded {
+        transfer,
+        result: Ok(LENGTH - 1),
+    };
+    rig.event(short(transfer));
+    assert!(matches!(rig.asked().1, MasterRequest::PutRevoke(_)));
+
+    let lookup = rig.get(&["k"]);
+    rig.answer(lookup, found(vec![object(4, &[0, 64])]));
+    let (transfer, _) = rig.transfer();
+    rig.event(short(transfer));
+    let (transfer, offset) = rig.transfer();
+    assert_eq!(offset, 64);
+    rig.event(short(transfer));
+    assert_eq!(code(&rig.gets()[0]), ErrorCode::TransferFailed);
+}
+
+#[test]
 fn a_straggler_holds_up_the_other_keys_of_its_batch_for_a_moment_only() {
     let mut rig = Rig::new();
     let start = rig.put(&["a", "b", "c"]);

@@ -12,6 +12,8 @@
 
 mod client;
 mod events;
+#[cfg(test)]
+mod fake;
 mod outbound;
 mod session;
 mod table;
