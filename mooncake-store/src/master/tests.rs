@@ -131,10 +131,12 @@ async fn a_fence_is_told_and_a_new_session_is_sought() {
 
 #[tokio::test]
 async fn a_call_ends_at_its_deadline_and_names_the_master_that_was_silent() {
-    let (_fake, address) = Fake::serve(&[(Mood::Silent, false)]).await;
+    let (fake, address) = Fake::serve(&[(Mood::Silent, false)]).await;
     let client = connect(&address).await;
     let begun = Instant::now();
     let long = client.call(exist(), soon());
+    // By now the client sleeps until the later deadline.
+    fake.until(|seen| seen.numbers[0].len() == 1).await;
     let fault = client
         .call(exist(), Clock.now() + Duration::from_millis(50))
         .await
