@@ -142,12 +142,14 @@ impl Session {
             return reason;
         }
         let interval = self.info.load().ping_interval.max(Duration::from_millis(1));
+        let now = Clock.now();
         let mut heartbeat = Heartbeat {
             state: Arc::new(AtomicU8::new(PING_ANSWERED)),
-            due: Clock.now() + interval,
+            due: now + interval,
             missed: 0,
         };
-        let mut alarm = pin!(sleep(Duration::ZERO));
+        let next = self.shared.expire(now).min(heartbeat.due);
+        let mut alarm = pin!(sleep_until(instant(now, next)));
         loop {
             // Unbiased: answers without a pause must not keep deadlines and pings waiting.
             tokio::select! {
