@@ -1,0 +1,246 @@
+//! What is under way on behalf of all operations: calls, transfers, leases; and what is to be done.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use mooncake_proto::master::{KeyIncarnation, PutRevokeRequest, ReleaseRequest};
+use rustc_hash::FxHashMap;
+
+use super::{
+    Action, CallId, Incarnation, Location, MasterRequest, OpId, Settings, TransferId,
+    lease::{LeaseId, Leases},
+};
+use crate::time::Time;
+
+/// What a call is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Lookup,
+    PutEnd,
+    PutRevoke,
+    /// With the keys, so that grants can be given back when their operation is over.
+    PutStart(Vec<Bytes>),
+    Query,
+    /// Nobody waits for the answer.
+    Unattended,
+}
+
+/// A request that the master has not answered.
+#[derive(Debug)]
+pub(super) struct Call {
+    /// `None`: nobody waits for it.
+    pub(super) op: Option<OpId>,
+    pub(super) purpose: Purpose,
+    /// The operation's items that it asks for, in the order of the request.
+    pub(super) items: Vec<usize>,
+    pub(super) sent_at: Time,
+}
+
+/// A transfer of which bytes may still move. It may outlive its operation.
+#[derive(Debug)]
+struct Transfer {
+    op: OpId,
+    item: usize,
+    lease: Option<LeaseId>,
+    ended: bool,
+    quiet: bool,
+}
+
+/// How an operation asks for a transfer.
+#[derive(Debug)]
+pub(super) struct TransferPlan {
+    pub(super) op: OpId,
+    pub(super) item: usize,
+    pub(super) location: Location,
+    pub(super) deadline: Time,
+}
+
+#[derive(Debug)]
+pub(super) struct Books {
+    pub(super) settings: Settings,
+    pub(super) leases: Leases,
+    actions: VecDeque<Action>,
+    calls: FxHashMap<CallId, Call>,
+    transfers: FxHashMap<TransferId, Transfer>,
+    next_call: u64,
+    next_transfer: u64,
+    /// Something went to the master since releases were last looked at.
+    called: bool,
+}
+
+impl Books {
+    pub(super) fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            leases: Leases::new(),
+            actions: VecDeque::new(),
+            calls: FxHashMap::default(),
+            transfers: FxHashMap::default(),
+            next_call: 0,
+            next_transfer: 0,
+            called: false,
+        }
+    }
+
+    pub(super) fn push(&mut self, action: Action) {
+        self.actions.push_back(action);
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.calls.is_empty() && self.transfers.is_empty() && self.leases.is_empty()
+    }
+
+    pub(super) fn call(&mut self, call: Call, request: MasterRequest, deadline: Time) {
+        let id = CallId(self.next_call);
+        self.next_call += 1;
+        self.calls.insert(id, call);
+        self.called = true;
+        self.push(Action::CallMaster {
+            call: id,
+            request,
+            deadline,
+        });
+    }
+
+    pub(super) fn take_call(&mut self, id: CallId) -> Option<Call> {
+        self.calls.remove(&id)
+    }
+
+    /// Gives back what was granted for a put, without anybody waiting for it.
+    pub(super) fn revoke(&mut self, now: Time, grants: Vec<(Bytes, Incarnation)>) {
+        if grants.is_empty() {
+            return;
+        }
+        let request = MasterRequest::PutRevoke(PutRevokeRequest {
+            items: grants.into_iter().map(key_incarnation).collect(),
+            ..PutRevokeRequest::default()
+        });
+        // Later than that the master frees it by itself.
+        let deadline = now + self.settings.put_deadline;
+        self.call(Call::unattended(now), request, deadline);
+    }
+
+    /// Releases leases if it is time.
+    pub(super) fn release(&mut self, now: Time) {
+        let company = std::mem::take(&mut self.called);
+        let released = self.leases.take_released(now, &self.settings, company);
+        if let Some((leases, deadline)) = released {
+            let request = MasterRequest::Release(ReleaseRequest { leases });
+            self.call(Call::unattended(now), request, deadline);
+            self.called = false;
+        }
+    }
+
+    pub(super) fn read(&mut self, plan: TransferPlan, lease: LeaseId) -> TransferId {
+        self.leases.hold(lease);
+        let transfer = self.transfer(&plan, Some(lease));
+        self.push(Action::Read {
+            transfer,
+            op: plan.op,
+            item: plan.item,
+            location: plan.location,
+            deadline: plan.deadline,
+        });
+        transfer
+    }
+
+    pub(super) fn write(&mut self, plan: TransferPlan) -> TransferId {
+        let transfer = self.transfer(&plan, None);
+        self.push(Action::Write {
+            transfer,
+            op: plan.op,
+            item: plan.item,
+            location: plan.location,
+            deadline: plan.deadline,
+        });
+        transfer
+    }
+
+    fn transfer(&mut self, plan: &TransferPlan, lease: Option<LeaseId>) -> TransferId {
+        let id = TransferId(self.next_transfer);
+        self.next_transfer += 1;
+        self.transfers.insert(
+            id,
+            Transfer {
+                op: plan.op,
+                item: plan.item,
+                lease,
+                ended: false,
+                quiet: false,
+            },
+        );
+        id
+    }
+
+    /// Asks for an early end of a transfer that has not ended.
+    pub(super) fn cancel(&mut self, id: TransferId) {
+        if self
+            .transfers
+            .get(&id)
+            .is_some_and(|transfer| !transfer.ended)
+        {
+            self.push(Action::Cancel { transfer: id });
+        }
+    }
+
+    /// Notes the first end of a transfer: whose it is, and whether it is quiet.
+    pub(super) fn transfer_ended(
+        &mut self,
+        now: Time,
+        id: TransferId,
+        quiescent: bool,
+    ) -> Option<(OpId, usize, bool)> {
+        let transfer = self
+            .transfers
+            .get_mut(&id)
+            .filter(|transfer| !transfer.ended)?;
+        transfer.ended = true;
+        transfer.quiet |= quiescent;
+        let owner = (transfer.op, transfer.item, transfer.quiet);
+        self.forget_if_quiet(now, id);
+        Some(owner)
+    }
+
+    /// Notes that a transfer is quiet: whose it is, unless its end is still to come.
+    pub(super) fn transfer_quiet(&mut self, now: Time, id: TransferId) -> Option<(OpId, usize)> {
+        let transfer = self.transfers.get_mut(&id)?;
+        transfer.quiet = true;
+        let owner = transfer.ended.then_some((transfer.op, transfer.item));
+        self.forget_if_quiet(now, id);
+        owner
+    }
+
+    fn forget_if_quiet(&mut self, now: Time, id: TransferId) {
+        let over = |transfer: &Transfer| transfer.ended && transfer.quiet;
+        if self.transfers.get(&id).is_some_and(over)
+            && let Some(Transfer {
+                lease: Some(lease), ..
+            }) = self.transfers.remove(&id)
+        {
+            self.leases.drop_hold(now, &self.settings, lease);
+        }
+    }
+}
+
+impl Call {
+    const fn unattended(sent_at: Time) -> Self {
+        Self {
+            op: None,
+            purpose: Purpose::Unattended,
+            items: Vec::new(),
+            sent_at,
+        }
+    }
+}
+
+/// A key and its incarnation as the wire has them.
+pub(super) fn key_incarnation((key, incarnation): (Bytes, Incarnation)) -> KeyIncarnation {
+    KeyIncarnation {
+        key,
+        incarnation: Some(incarnation.into()),
+    }
+}

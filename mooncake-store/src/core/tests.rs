@@ -1,0 +1,595 @@
+//! One sentence for each rule of the core.
+
+use mooncake_proto::{
+    Applied, Fault, Retry,
+    master::{
+        self, KeyResult, LookupResponse, LookupResult, MemoryReplica, Object, ObjectIncarnation,
+        PutEndResponse, PutRevokeResponse, PutStartResponse, PutStartResult, RemoveResponse,
+        lookup_result, put_start_result, replica,
+    },
+    status::ErrorCode,
+};
+
+use super::*;
+
+const LENGTH: u64 = 1_000_003;
+const LEASE: Duration = Duration::from_millis(10);
+const LATE: Time = Time(5_000_000);
+
+/// A core at a time of ours.
+struct Rig {
+    core: ClientCore,
+    now: Time,
+}
+
+impl Rig {
+    fn new() -> Self {
+        Self {
+            core: ClientCore::new(Settings::default()),
+            now: Time(1_000),
+        }
+    }
+
+    fn put(&mut self, keys: &[&str]) -> CallId {
+        let items = keys.iter().map(|key| PutItem {
+            key: Bytes::copy_from_slice(key.as_bytes()),
+            length: LENGTH,
+        });
+        let operation = Operation::Put {
+            items: items.collect(),
+            options: PutOptions::default(),
+        };
+        self.core.start(self.now, operation, LATE);
+        self.call()
+    }
+
+    fn get(&mut self, keys: &[&str]) -> CallId {
+        let items = keys.iter().map(|key| GetItem {
+            key: Bytes::copy_from_slice(key.as_bytes()),
+            capacity: Some(LENGTH),
+        });
+        let operation = Operation::Get {
+            items: items.collect(),
+        };
+        self.core.start(self.now, operation, LATE);
+        self.call()
+    }
+
+    fn event(&mut self, event: Event) {
+        self.core.handle(self.now, event);
+    }
+
+    fn answer(&mut self, call: CallId, answer: MasterAnswer) {
+        self.event(Event::MasterAnswered { call, answer });
+    }
+
+    fn end(&mut self, transfer: TransferId) {
+        self.event(Event::TransferEnded {
+            transfer,
+            result: Ok(LENGTH),
+        });
+    }
+
+    fn fail(&mut self, transfer: TransferId, retry: Retry, quiescent: bool) {
+        let fault = TransferFault {
+            retry,
+            applied: Applied::Unknown,
+            quiescent,
+            peer: "node-b".into(),
+            message: "lane cut".into(),
+        };
+        self.event(Event::TransferEnded {
+            transfer,
+            result: Err(fault),
+        });
+    }
+
+    fn tick_at(&mut self, now: Time) {
+        self.now = now;
+        self.event(Event::Tick);
+    }
+
+    fn quiet(&mut self) -> bool {
+        self.core.poll().is_none()
+    }
+
+    fn call(&mut self) -> CallId {
+        self.asked().0
+    }
+
+    fn asked(&mut self) -> (CallId, MasterRequest) {
+        match self.core.poll() {
+            Some(Action::CallMaster { call, request, .. }) => (call, request),
+            other => panic!("not a call: {other:?}"),
+        }
+    }
+
+    /// The next transfer and the offset that it is at.
+    fn transfer(&mut self) -> (TransferId, u64) {
+        match self.core.poll() {
+            Some(
+                Action::Read {
+                    transfer, location, ..
+                }
+                | Action::Write {
+                    transfer, location, ..
+                },
+            ) => (transfer, location.offset),
+            other => panic!("not a transfer: {other:?}"),
+        }
+    }
+
+    fn puts(&mut self) -> Vec<Result<Incarnation, Fault>> {
+        match self.core.poll() {
+            Some(Action::Finish {
+                outcome: Outcome::Put(results),
+                ..
+            }) => results,
+            other => panic!("not the end of a put: {other:?}"),
+        }
+    }
+
+    fn gets(&mut self) -> Vec<Result<Got, Fault>> {
+        match self.core.poll() {
+            Some(Action::Finish {
+                outcome: Outcome::Get(results),
+                ..
+            }) => results,
+            other => panic!("not the end of a get: {other:?}"),
+        }
+    }
+}
+
+fn object(sequence: u64, offsets: &[u64]) -> Object {
+    let replicas = offsets.iter().map(|offset| master::Replica {
+        replica: Some(replica::Replica::Memory(MemoryReplica {
+            segment: 0,
+            offset: *offset,
+            length: LENGTH,
+        })),
+    });
+    Object {
+        incarnation: Some(ObjectIncarnation { epoch: 1, sequence }),
+        length: LENGTH,
+        replicas: replicas.collect(),
+    }
+}
+
+fn segments() -> Vec<master::Segment> {
+    vec![master::Segment {
+        id: Bytes::from_static(&[3; 16]),
+        name: "node-b".into(),
+        ..master::Segment::default()
+    }]
+}
+
+fn granted(objects: Vec<Object>) -> MasterAnswer {
+    let grant = |object| PutStartResult {
+        result: Some(put_start_result::Result::Object(object)),
+    };
+    MasterAnswer::PutStart(PutStartResponse {
+        results: objects.into_iter().map(grant).collect(),
+        segments: segments(),
+        deadline_us: 30_000_000,
+    })
+}
+
+fn found(objects: Vec<Object>) -> MasterAnswer {
+    let find = |object| LookupResult {
+        result: Some(lookup_result::Result::Object(object)),
+    };
+    MasterAnswer::Lookup(LookupResponse {
+        results: objects.into_iter().map(find).collect(),
+        segments: segments(),
+        lease: 9,
+        lease_us: 10_000,
+    })
+}
+
+fn ended(count: usize) -> MasterAnswer {
+    MasterAnswer::PutEnd(PutEndResponse {
+        results: vec![KeyResult::default(); count],
+    })
+}
+
+fn revoked() -> MasterAnswer {
+    MasterAnswer::PutRevoke(PutRevokeResponse {
+        results: vec![KeyResult::default()],
+    })
+}
+
+fn code<T: fmt::Debug>(result: &Result<T, Fault>) -> ErrorCode {
+    result.as_ref().unwrap_err().code
+}
+
+#[test]
+fn law_08_a_put_is_ended_after_all_its_writes_and_succeeds_after_the_master_says_so() {
+    let mut rig = Rig::new();
+    let start = rig.put(&["k"]);
+    rig.answer(start, granted(vec![object(4, &[0, 64])]));
+    let ((first, _), (second, _)) = (rig.transfer(), rig.transfer());
+    rig.end(first);
+    assert!(rig.quiet());
+    rig.end(second);
+    let (end, request) = rig.asked();
+    let MasterRequest::PutEnd(request) = request else {
+        panic!("{request:?}");
+    };
+    assert_eq!(request.items[0].incarnation.unwrap().sequence, 4);
+    assert!(rig.quiet());
+    rig.answer(end, ended(1));
+    let incarnation = Incarnation {
+        epoch: 1,
+        sequence: 4,
+    };
+    assert_eq!(rig.puts(), [Ok(incarnation)]);
+    assert!(rig.core.is_idle() && rig.core.next_deadline().is_none());
+}
+
+#[test]
+fn law_03_a_failed_put_is_revoked_only_when_none_of_its_writes_can_land() {
+    let mut rig = Rig::new();
+    let start = rig.put(&["k"]);
+    rig.answer(start, granted(vec![object(4, &[0, 64])]));
+    let ((first, _), (second, _)) = (rig.transfer(), rig.transfer());
+    rig.fail(first, Retry::Elsewhere, false);
+    assert_eq!(rig.core.poll(), Some(Action::Cancel { transfer: second }));
+    rig.end(second);
+    assert!(rig.quiet(), "the first write may still land");
+    rig.event(Event::Quiet { transfer: first });
+    let (revoke, request) = rig.asked();
+    assert!(matches!(request, MasterRequest::PutRevoke(_)));
+    rig.answer(revoke, revoked());
+    let fault = rig.puts().remove(0).unwrap_err();
+    assert_eq!(fault.code, ErrorCode::TransferFailed);
+    assert_eq!((&*fault.peer, &*fault.stage), ("node-b", "write"));
+    assert_eq!((fault.quiescent, &fault.key[..]), (true, &b"k"[..]));
+}
+
+#[test]
+fn a_put_that_is_not_quiet_at_its_deadline_is_left_to_the_master_and_says_so() {
+    let mut rig = Rig::new();
+    let start = rig.put(&["k"]);
+    rig.answer(start, granted(vec![object(4, &[0])]));
+    let (write, _) = rig.transfer();
+    assert_eq!(rig.core.next_deadline(), Some(LATE));
+    rig.tick_at(LATE);
+    assert_eq!(rig.core.poll(), Some(Action::Cancel { transfer: write }));
+    let fault = rig.puts().remove(0).unwrap_err();
+    assert_eq!(fault.code, ErrorCode::RpcTimeout);
+    assert_eq!((fault.applied, fault.quiescent), (Applied::Unknown, false));
+    assert!(fault.message.contains("the master takes the memory back"));
+    rig.fail(write, Retry::Never, true);
+    assert!(rig.quiet() && rig.core.is_idle());
+}
+
+#[test]
+fn a_transfer_that_moved_less_than_all_bytes_has_failed() {
+    let mut rig = Rig::new();
+    let start = rig.put(&["k"]);
+    rig.answer(start, granted(vec![object(4, &[0])]));
+    let (transfer, _) = rig.transfer();
+    let short = |transfer| Event::TransferEnded {
+        transfer,
+        result: Ok(LENGTH - 1),
+    };
+    rig.event(short(transfer));
+    assert!(matches!(rig.asked().1, MasterRequest::PutRevoke(_)));
+
+    let lookup = rig.get(&["k"]);
+    rig.answer(lookup, found(vec![object(4, &[0, 64])]));
+    let (transfer, _) = rig.transfer();
+    rig.event(short(transfer));
+    let (transfer, offset) = rig.transfer();
+    assert_eq!(offset, 64);
+    rig.event(short(transfer));
+    assert_eq!(code(&rig.gets()[0]), ErrorCode::TransferFailed);
+}
+
+#[test]
+fn a_straggler_holds_up_the_other_keys_of_its_batch_for_a_moment_only() {
+    let mut rig = Rig::new();
+    let start = rig.put(&["a", "b", "c"]);
+    let objects = vec![object(1, &[0]), object(2, &[64]), object(3, &[128])];
+    rig.answer(start, granted(objects));
+    let writes = [rig.transfer().0, rig.transfer().0, rig.transfer().0];
+    rig.end(writes[0]);
+    rig.end(writes[2]);
+    assert!(rig.quiet());
+    let due = rig.now + Settings::default().linger;
+    assert_eq!(rig.core.next_deadline(), Some(due));
+    rig.tick_at(due);
+    let (_, request) = rig.asked();
+    assert!(matches!(request, MasterRequest::PutEnd(end) if end.items.len() == 2));
+}
+
+#[test]
+fn a_put_that_the_master_revoked_is_an_error_for_its_key_alone() {
+    let mut rig = Rig::new();
+    let start = rig.put(&["a", "b"]);
+    rig.answer(start, granted(vec![object(1, &[0]), object(2, &[64])]));
+    let writes = [rig.transfer().0, rig.transfer().0];
+    for write in writes {
+        rig.end(write);
+    }
+    let end = rig.call();
+    let gone = Fault::new(ErrorCode::Revoked, Retry::Never, "removed meanwhile");
+    let results = vec![
+        KeyResult {
+            error: Some(gone.into()),
+        },
+        KeyResult::default(),
+    ];
+    rig.answer(end, MasterAnswer::PutEnd(PutEndResponse { results }));
+    let results = rig.puts();
+    assert_eq!(code(&results[0]), ErrorCode::Revoked);
+    assert!(results[1].is_ok());
+}
+
+#[test]
+fn a_grant_that_comes_after_the_end_of_its_put_is_given_back() {
+    let mut rig = Rig::new();
+    let start = rig.put(&["k"]);
+    rig.tick_at(LATE);
+    assert_eq!(code(&rig.puts()[0]), ErrorCode::RpcTimeout);
+    rig.answer(start, granted(vec![object(4, &[0])]));
+    let (revoke, request) = rig.asked();
+    assert!(matches!(request, MasterRequest::PutRevoke(revoke) if revoke.items[0].key == "k"));
+    rig.answer(revoke, revoked());
+    assert!(rig.quiet() && rig.core.is_idle());
+}
+
+#[test]
+fn what_makes_no_sense_fails_here_and_the_other_keys_go_on() {
+    let mut rig = Rig::new();
+    let item = |key: Vec<u8>, length| PutItem {
+        key: key.into(),
+        length,
+    };
+    let items = vec![
+        item(Vec::new(), 1),
+        item(vec![b'x'; 4_097], 1),
+        item(b"empty".to_vec(), 0),
+        item(b"twice".to_vec(), LENGTH),
+        item(b"twice".to_vec(), LENGTH),
+    ];
+    let options = PutOptions::default();
+    rig.core
+        .start(rig.now, Operation::Put { items, options }, LATE);
+    let (call, request) = rig.asked();
+    assert!(matches!(request, MasterRequest::PutStart(start) if start.items.len() == 1));
+    let fault = Fault::new(ErrorCode::RpcFailed, Retry::Here, "lost");
+    rig.event(Event::MasterFailed { call, fault });
+    let codes: Vec<_> = rig.puts().iter().map(code).collect();
+    let expected = [
+        ErrorCode::InvalidKey,
+        ErrorCode::InvalidKey,
+        ErrorCode::InvalidParams,
+        ErrorCode::RpcFailed,
+        ErrorCode::InvalidParams,
+    ];
+    assert_eq!(codes, expected);
+
+    let keys = vec![Bytes::new()];
+    rig.core.start(rig.now, Operation::Exist { keys }, LATE);
+    let finish = rig.core.poll();
+    assert!(matches!(finish, Some(Action::Finish { .. })), "{finish:?}");
+}
+
+#[test]
+fn a_failed_read_goes_on_at_the_next_replica_once_it_is_quiet_and_the_lease_is_released() {
+    let mut rig = Rig::new();
+    let lookup = rig.get(&["k"]);
+    rig.answer(lookup, found(vec![object(4, &[0, 64])]));
+    let (first, offset) = rig.transfer();
+    assert_eq!(offset, 0);
+    rig.fail(first, Retry::Elsewhere, false);
+    assert!(
+        rig.quiet(),
+        "its bytes could land among those of the next read"
+    );
+    rig.event(Event::Quiet { transfer: first });
+    let (second, offset) = rig.transfer();
+    assert_eq!(offset, 64);
+    rig.end(second);
+    let got = rig.gets().remove(0).unwrap();
+    assert_eq!((got.length, got.incarnation.sequence), (LENGTH, 4));
+    assert!(rig.quiet());
+    rig.tick_at(rig.core.next_deadline().unwrap());
+    let (release, request) = rig.asked();
+    assert!(matches!(request, MasterRequest::Release(release) if release.leases == [9]));
+    rig.answer(release, MasterAnswer::Release(master::ReleaseResponse {}));
+    assert!(rig.core.is_idle());
+}
+
+#[test]
+fn a_release_travels_with_the_next_call() {
+    let mut rig = Rig::new();
+    let lookup = rig.get(&["k"]);
+    rig.answer(lookup, found(vec![object(4, &[0])]));
+    let (read, _) = rig.transfer();
+    rig.end(read);
+    assert!(rig.gets()[0].is_ok() && rig.quiet());
+    let _lookup = rig.get(&["other"]);
+    assert!(matches!(rig.asked().1, MasterRequest::Release(_)));
+}
+
+#[test]
+fn law_05_bytes_that_come_after_the_lease_are_asked_for_once_more_and_then_fail() {
+    let mut rig = Rig::new();
+    let lookup = rig.get(&["k"]);
+    let sent_at = rig.now;
+    rig.now = rig.now + LEASE / 2;
+    rig.answer(lookup, found(vec![object(4, &[0])]));
+    let (first, _) = rig.transfer();
+    assert_eq!(
+        rig.core.next_deadline(),
+        Some(sent_at + LEASE),
+        "from before it was asked"
+    );
+    rig.tick_at(sent_at + LEASE);
+    assert_eq!(rig.core.poll(), Some(Action::Cancel { transfer: first }));
+    rig.end(first);
+    let again = rig.call();
+    rig.answer(again, found(vec![object(5, &[64])]));
+    let (second, _) = rig.transfer();
+    rig.now = rig.now + LEASE;
+    rig.end(second);
+    assert_eq!(code(&rig.gets()[0]), ErrorCode::LeaseExpired);
+    assert!(
+        rig.quiet() && rig.core.is_idle(),
+        "a lease that is over needs no release"
+    );
+}
+
+#[test]
+fn a_stale_replica_is_looked_up_again_once() {
+    let mut rig = Rig::new();
+    let lookup = rig.get(&["k"]);
+    rig.answer(lookup, found(vec![object(4, &[0])]));
+    let (first, _) = rig.transfer();
+    rig.fail(first, Retry::AfterRefresh, true);
+    let (again, request) = rig.asked();
+    assert!(matches!(request, MasterRequest::Lookup(_)));
+    assert!(matches!(rig.asked().1, MasterRequest::Release(_)));
+    rig.answer(again, found(vec![object(5, &[0])]));
+    let (second, _) = rig.transfer();
+    rig.fail(second, Retry::AfterRefresh, true);
+    assert_eq!(code(&rig.gets()[0]), ErrorCode::Stale);
+}
+
+#[test]
+fn a_get_ends_at_its_deadline_and_releases_its_lease_when_the_read_is_quiet() {
+    let mut rig = Rig::new();
+    let items = vec![GetItem {
+        key: "k".into(),
+        capacity: None,
+    }];
+    let deadline = rig.now + LEASE / 4;
+    rig.core.start(rig.now, Operation::Get { items }, deadline);
+    let lookup = rig.call();
+    rig.answer(lookup, found(vec![object(4, &[0])]));
+    let (read, _) = rig.transfer();
+    rig.tick_at(deadline);
+    assert_eq!(rig.core.poll(), Some(Action::Cancel { transfer: read }));
+    let fault = rig.gets().remove(0).unwrap_err();
+    assert_eq!(
+        (fault.code, fault.quiescent),
+        (ErrorCode::RpcTimeout, false)
+    );
+    rig.fail(read, Retry::Never, false);
+    assert!(rig.quiet() && rig.core.next_deadline().is_none());
+    rig.event(Event::Quiet { transfer: read });
+    rig.tick_at(rig.core.next_deadline().unwrap());
+    assert!(matches!(rig.asked().1, MasterRequest::Release(_)));
+}
+
+#[test]
+fn nothing_is_read_into_a_destination_that_is_too_small() {
+    let mut rig = Rig::new();
+    let items = vec![GetItem {
+        key: "k".into(),
+        capacity: Some(10),
+    }];
+    rig.core.start(rig.now, Operation::Get { items }, LATE);
+    let lookup = rig.call();
+    rig.answer(lookup, found(vec![object(4, &[0])]));
+    let fault = rig.gets().remove(0).unwrap_err();
+    assert_eq!(fault.code, ErrorCode::InvalidParams);
+    assert!(
+        fault.message.contains("10") && fault.message.contains("1000003"),
+        "{fault}"
+    );
+}
+
+#[test]
+fn an_object_that_lies_only_on_disk_is_not_supported() {
+    let mut rig = Rig::new();
+    let lookup = rig.get(&["k"]);
+    let mut on_disk = object(4, &[]);
+    on_disk.replicas.push(master::Replica {
+        replica: Some(replica::Replica::LocalDisk(master::LocalDiskReplica {
+            length: LENGTH,
+            ..master::LocalDiskReplica::default()
+        })),
+    });
+    rig.answer(lookup, found(vec![on_disk]));
+    assert_eq!(code(&rig.gets()[0]), ErrorCode::NotSupported);
+}
+
+#[test]
+fn law_04_answers_that_make_no_sense_are_faults_and_no_transfers() {
+    let other_length = Object {
+        length: LENGTH + 1,
+        ..object(4, &[0])
+    };
+    let mut other_segment = object(4, &[0]);
+    let Some(replica::Replica::Memory(memory)) = &mut other_segment.replicas[0].replica else {
+        unreachable!("it was built in memory");
+    };
+    memory.segment = 1;
+    let nameless = Object {
+        incarnation: None,
+        ..object(4, &[0])
+    };
+    let beyond = object(4, &[u64::MAX - 5]);
+    for wrong in [other_length, other_segment, nameless, beyond] {
+        let mut rig = Rig::new();
+        let lookup = rig.get(&["k"]);
+        rig.answer(lookup, found(vec![wrong]));
+        assert_eq!(code(&rig.gets()[0]), ErrorCode::Internal);
+    }
+    let mut rig = Rig::new();
+    let lookup = rig.get(&["k"]);
+    rig.answer(lookup, ended(1));
+    assert_eq!(code(&rig.gets()[0]), ErrorCode::Internal);
+    let lookup = rig.get(&["k"]);
+    rig.answer(lookup, found(vec![object(1, &[0]), object(2, &[0])]));
+    assert_eq!(code(&rig.gets()[0]), ErrorCode::Internal);
+}
+
+#[test]
+fn results_come_in_the_order_of_keys_and_a_key_may_be_read_twice() {
+    let mut rig = Rig::new();
+    let lookup = rig.get(&["a", "b", "a"]);
+    let objects = vec![object(1, &[0]), object(2, &[64]), object(1, &[0])];
+    rig.answer(lookup, found(objects));
+    let reads = [rig.transfer().0, rig.transfer().0, rig.transfer().0];
+    for index in [2, 0, 1] {
+        rig.end(reads[index]);
+        rig.end(reads[index]);
+    }
+    let sequences: Vec<_> = rig
+        .gets()
+        .into_iter()
+        .map(|result| result.unwrap().incarnation.sequence)
+        .collect();
+    assert_eq!(sequences, [1, 2, 1]);
+}
+
+#[test]
+fn a_remove_that_was_lost_may_have_happened() {
+    let mut rig = Rig::new();
+    let remove = |rig: &mut Rig| {
+        let keys = vec!["k".into()];
+        rig.core.start(rig.now, Operation::Remove { keys }, LATE);
+        rig.call()
+    };
+    let call = remove(&mut rig);
+    let results = vec![KeyResult::default()];
+    rig.answer(call, MasterAnswer::Remove(RemoveResponse { results }));
+    let outcome = Outcome::Remove(vec![Ok(())]);
+    assert!(
+        matches!(rig.core.poll(), Some(Action::Finish { outcome: ended, .. }) if ended == outcome)
+    );
+    remove(&mut rig);
+    rig.tick_at(LATE);
+    let Some(Action::Finish {
+        outcome: Outcome::Remove(results),
+        ..
+    }) = rig.core.poll()
+    else {
+        panic!("it ends at its deadline");
+    };
+    assert_eq!(results[0].as_ref().unwrap_err().applied, Applied::Unknown);
+}
