@@ -158,14 +158,14 @@ impl Show for Summary {
     fn human(&self) -> String {
         let mut parts = vec![
             format!(
-                "{} requests, {} blocks in {}: {}",
+                "{} requests, {} blocks in {}\n{}",
                 count(self.requests),
                 count(self.blocks_total),
                 seconds(self.seconds),
                 self.verdict()
             ),
             format!(
-                "hit    {} of blocks, {} of tokens\nideal  {} of blocks, so {} of what could be hit was",
+                "hit    {} of blocks, {} of tokens\nideal  {} of blocks; {} of it was reached",
                 percent(self.hit_ratio_blocks),
                 percent(self.hit_ratio_tokens),
                 percent(self.ideal_ratio_blocks),
@@ -226,7 +226,22 @@ mod tests {
         }
     }
 
-    const SHOWN: &str = "";
+    const SHOWN: &str = "\
+12,031 requests, 288,500 blocks in 83.1 s
+every byte was right, and no operation failed
+
+hit    21.16 % of blocks, 21.91 % of tokens
+ideal  36.64 % of blocks; 57.75 % of it was reached
+
+        bytes       rate     p50      p99
+get  59.6 GiB  6.21 GB/s  310 µs  2.15 ms
+put   222 GiB  3.40 GB/s  520 µs  3.90 ms
+
+172,790 objects were evicted to make room
+
+node    objects      used        of
+node-0    4,096  4.00 GiB  5.00 GiB  80 %
+node-1    4,608  4.50 GiB  5.00 GiB  90 %";
 
     #[test]
     fn a_summary_is_read_in_half_a_minute() {
@@ -235,7 +250,7 @@ mod tests {
             shown.lines().all(|line| line.chars().count() <= 80),
             "{shown}"
         );
-        assert_eq!(shown, SHOWN.trim(), "\n{shown}");
+        assert_eq!(shown, SHOWN, "\n{shown}");
     }
 
     #[test]

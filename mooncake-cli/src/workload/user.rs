@@ -10,16 +10,16 @@ const MOST_TOKENS: u64 = 120_000;
 const TOKEN_MS: u64 = 20;
 
 /// How often a user asks in one conversation: many ask once, few go on for long.
-const TURNS: Quantiles = Quantiles(&[(0, 1), (450, 2), (700, 3), (900, 6), (1_000, 14)]);
+const TURNS: Quantiles = Quantiles(&[(0, 1), (680, 2), (870, 3), (970, 4), (1_000, 7)]);
 /// Tokens of a question. Now and then somebody pastes a document.
 const QUESTION_TOKENS: Quantiles = Quantiles(&[
     (0, 12),
-    (300, 160),
-    (600, 900),
-    (800, 3_200),
+    (300, 200),
+    (600, 1_200),
+    (800, 4_000),
     (930, 9_000),
-    (990, 30_000),
-    (1_000, 60_000),
+    (990, 16_000),
+    (1_000, 32_000),
 ]);
 /// Tokens of an answer.
 const ANSWER_TOKENS: Quantiles =
