@@ -1,4 +1,5 @@
 //! The binary as a user meets it: what goes where, and which code it ends with.
+#![expect(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
 use std::path::Path;
 use std::process::{Command, Output};

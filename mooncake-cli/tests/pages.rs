@@ -1,4 +1,5 @@
 //! The pages in `docs/` say what the code does.
+#![expect(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

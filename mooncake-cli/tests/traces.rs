@@ -1,4 +1,5 @@
 //! What the statistics say about traces whose numbers are known.
+#![expect(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
