@@ -1,0 +1,45 @@
+//! The commands, one file each: its arguments, its result and what it does.
+
+pub mod bench;
+pub mod config;
+pub mod demo;
+pub mod get;
+pub mod locate;
+pub mod ls;
+pub mod master;
+pub mod node;
+pub mod put;
+pub mod rm;
+pub mod stat;
+pub mod trace;
+
+use tokio::runtime::{Builder, Runtime};
+
+use crate::config::Sources;
+use crate::output::{Failure, Output};
+
+/// What every command gets besides its arguments.
+#[derive(Debug)]
+pub struct Context {
+    /// Where results and words go.
+    pub output: Output,
+    /// The environment and the configuration file.
+    pub sources: Sources,
+}
+
+/// The runtime for commands that speak to others.
+#[expect(
+    dead_code,
+    reason = "the commands that speak to others are not built yet"
+)]
+pub(crate) fn runtime() -> Result<Runtime, Failure> {
+    Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new("no threads could be started").because(error))
+}
+
+/// The answer of a command that is not built yet.
+fn not_built(command: &str) -> Failure {
+    Failure::new(format!("`mooncake {command}` is not built yet"))
+}

@@ -1,0 +1,108 @@
+//! The settings themselves.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::setting::settings;
+use super::{Address, AllocationStrategy, Ratio, Size};
+
+settings! {
+    /// What a master runs with.
+    pub struct MasterSettings, "master", check_master {
+        /// Where clients and nodes reach the master.
+        listen: SocketAddr = "127.0.0.1:50051",
+        /// Where metrics, health and queries are served over HTTP.
+        admin_listen: SocketAddr = "127.0.0.1:9003",
+        /// How long a client may be silent before it counts as dead.
+        client_ttl: Duration = "10s",
+        /// How long a read may rely on the locations that it was given.
+        default_kv_lease_ttl: Duration = "10s",
+        /// How long a put may take from its start to its end.
+        put_deadline: Duration = "30s",
+        /// Eviction starts when this share of the capacity is used.
+        eviction_high_watermark_ratio: Ratio = "0.90",
+        /// Eviction stops when no more than this share of the capacity is used.
+        eviction_low_watermark_ratio: Ratio = "0.85",
+        /// How the segment of a new object is chosen.
+        allocation_strategy: AllocationStrategy = "random",
+        /// Puts are told to wait while more than this share of the capacity is freed but not reusable yet.
+        quarantine_share: Ratio = "0.20",
+    }
+}
+
+settings! {
+    /// What a node runs with: a process that lends memory to the store.
+    pub struct NodeSettings, "node", check_node {
+        /// The master that the node joins.
+        master: Address = "127.0.0.1:50051",
+        /// What the node calls itself; when empty, its host name and process id.
+        name: String = "",
+        /// How much memory it lends.
+        segment_size: Size = "1GiB",
+        /// Where its control service listens; port 0 takes any that is free.
+        listen: SocketAddr = "127.0.0.1:0",
+        /// Where it sends and receives objects; port 0 takes any that is free.
+        data_listen: SocketAddr = "127.0.0.1:0",
+    }
+}
+
+settings! {
+    /// What commands that use a store run with.
+    pub struct ClientSettings, "client", check_client {
+        /// The master of the store.
+        master: Address = "127.0.0.1:50051",
+        /// Whose objects are meant; tenants do not see each other's.
+        tenant: String = "default",
+        /// How long one operation may take, all its attempts included.
+        operation_deadline: Duration = "5s",
+        /// How long one attempt to connect may take.
+        connect_deadline: Duration = "1s",
+    }
+}
+
+/// The longest name of a tenant, in bytes.
+const TENANT_BYTES: usize = 128;
+
+fn check_master(settings: &MasterSettings) -> Result<(), String> {
+    let (low, high) = (
+        settings.eviction_low_watermark_ratio,
+        settings.eviction_high_watermark_ratio,
+    );
+    if low.get() > high.get() {
+        return Err(format!(
+            "eviction_low_watermark_ratio ({low}) is above eviction_high_watermark_ratio ({high}), \
+             so eviction would never stop"
+        ));
+    }
+    if settings.listen == settings.admin_listen && settings.listen.port() != 0 {
+        return Err(format!(
+            "listen and admin_listen are both {}",
+            settings.listen
+        ));
+    }
+    Ok(())
+}
+
+fn check_node(settings: &NodeSettings) -> Result<(), String> {
+    if settings.segment_size.bytes() == 0 {
+        return Err("segment_size is 0, but a node exists to lend memory".to_owned());
+    }
+    if settings.listen == settings.data_listen && settings.listen.port() != 0 {
+        return Err(format!(
+            "listen and data_listen are both {}",
+            settings.listen
+        ));
+    }
+    Ok(())
+}
+
+fn check_client(settings: &ClientSettings) -> Result<(), String> {
+    let tenant = &settings.tenant;
+    let fits = (1..=TENANT_BYTES).contains(&tenant.len());
+    if !fits || tenant.starts_with('_') || tenant.chars().any(char::is_control) {
+        return Err(format!(
+            "{tenant:?} is no tenant: 1 to {TENANT_BYTES} bytes, no control characters, no underscore in front"
+        ));
+    }
+    Ok(())
+}
