@@ -6,7 +6,7 @@ use std::{
     net::{Shutdown, TcpStream},
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering, fence},
     },
     time::{Duration, Instant},
 };
@@ -53,6 +53,12 @@ struct Pending {
     deadline: Option<Instant>,
 }
 
+impl Pending {
+    fn is_overdue(&self, now: Instant) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= now)
+    }
+}
+
 /// See the module. Sending and receiving have a lock each, so that a submitter need not wait for
 /// whoever receives.
 #[derive(Debug)]
@@ -66,6 +72,8 @@ pub(super) struct Lane {
     /// Why it was cut from outside; the receiver finds it here.
     cut: OnceLock<Reason>,
     outbox: Mutex<Sender>,
+    /// Somebody found the outbox taken: whoever has it looks once more before going.
+    look_again: AtomicBool,
     pending: Mutex<VecDeque<Pending>>,
     receiver: Mutex<Receiver>,
     load: AtomicU64,
@@ -85,6 +93,16 @@ pub(super) struct Receiver {
     reading: Option<(Pending, Cursor)>,
     answered: u64,
     pub(super) spin: Spin,
+}
+
+impl Receiver {
+    /// The deadline of the read whose payload is arriving has passed.
+    pub(super) fn is_overdue(&self, now: impl FnOnce() -> Instant) -> bool {
+        self.reading
+            .as_ref()
+            .and_then(|(pending, _)| pending.deadline)
+            .is_some_and(|deadline| deadline <= now())
+    }
 }
 
 /// What receiving has brought.
@@ -115,6 +133,7 @@ impl Lane {
                 outbox: Outbox::new(),
                 next_tag: 0,
             }),
+            look_again: AtomicBool::new(false),
             pending: Mutex::default(),
             receiver: Mutex::new(Receiver {
                 inbox: Inbox::new(),
@@ -143,6 +162,11 @@ impl Lane {
         self.broken.load(Ordering::Acquire)
     }
 
+    /// It ends soon, if it has not.
+    pub(super) fn is_cut(&self) -> bool {
+        self.cut.get().is_some()
+    }
+
     /// `None` while it connects.
     pub(super) fn socket(&self) -> Option<&TcpStream> {
         self.socket.get()
@@ -164,6 +188,10 @@ impl Lane {
     pub(super) fn connected(&self, socket: TcpStream) {
         if self.socket.set(socket).is_err() {
             unreachable!("a lane connects once");
+        }
+        if self.is_cut() {
+            // Whoever cut it may have found no socket to shut down.
+            self.shut_down();
         }
     }
 
@@ -216,18 +244,28 @@ impl Lane {
         let Some(socket) = self.socket() else {
             return false;
         };
-        let Some(mut sender) = self.outbox.try_lock() else {
-            // Whoever sends goes on while there is something to send.
-            return false;
-        };
-        let limit = self.window_end();
-        match sender.outbox.send(socket, limit, Mode::Try) {
-            Ok(()) => false,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => true,
-            Err(error) => {
-                drop(sender);
-                self.cut(Reason::Broken(error.to_string().into()));
-                false
+        self.look_again.store(true, Ordering::Relaxed);
+        loop {
+            // Pairs with the fence below: either the holder sees the flag or we get the lock.
+            fence(Ordering::SeqCst);
+            let Some(mut sender) = self.outbox.try_lock() else {
+                return false;
+            };
+            self.look_again.store(false, Ordering::Relaxed);
+            let limit = self.window_end();
+            let sent = sender.outbox.send(socket, limit, Mode::Try);
+            drop(sender);
+            let blocked = match sent {
+                Ok(()) => false,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => true,
+                Err(error) => {
+                    self.cut(Reason::Broken(error.to_string().into()));
+                    return false;
+                }
+            };
+            fence(Ordering::SeqCst);
+            if blocked || !self.look_again.load(Ordering::Relaxed) {
+                return blocked;
             }
         }
     }
@@ -268,6 +306,10 @@ impl Lane {
         }
         let answered = receiver.answered;
         while self.step(receiver)? {}
+        // Bytes that trickle in do not keep a request alive.
+        if receiver.is_overdue(Instant::now) {
+            return Err(overdue());
+        }
         Ok(if receiver.answered > answered {
             Received::Answers
         } else {
@@ -282,14 +324,10 @@ impl Lane {
             if !cursor.is_done() {
                 return Ok(false);
             }
-            let (pending, _) = receiver.reading.take().expect("it was just there");
-            self.answered(
-                receiver,
-                &pending,
-                Outcome::Completed {
-                    bytes: pending.length,
-                },
-            );
+            let (pending, cursor) = receiver.reading.take().expect("it was just there");
+            drop(cursor);
+            let bytes = pending.length;
+            self.answered(receiver, pending, Outcome::Completed { bytes });
             return Ok(true);
         }
         let Some(bytes) = receiver.inbox.message::<ANSWER_BYTES>() else {
@@ -311,45 +349,69 @@ impl Lane {
                 receiver.reading = Some((pending, cursor));
             }
             (Status::Applied, Verb::Write | Verb::Fence) if answer.length == 0 => {
-                self.answered(
-                    receiver,
-                    &pending,
-                    Outcome::Completed {
-                        bytes: pending.length,
-                    },
-                );
+                let bytes = pending.length;
+                self.answered(receiver, pending, Outcome::Completed { bytes });
             }
             (Status::Refused(refusal), _) if answer.length == 0 => {
                 let error = refused(refusal, self.peer);
-                self.answered(receiver, &pending, Outcome::Failed(error));
+                self.answered(receiver, pending, Outcome::Failed(error));
             }
             _ => return Err(violation("an answer that does not fit its request")),
         }
         Ok(true)
     }
 
-    fn answered(&self, receiver: &mut Receiver, pending: &Pending, end: Outcome) {
+    fn answered(&self, receiver: &mut Receiver, pending: Pending, end: Outcome) {
         receiver.answered += 1;
         self.load.fetch_sub(pending.length, Ordering::Relaxed);
-        self.tasks.finish(pending.task, end, true);
+        // Who waits for the end finds our leases returned.
+        let Pending { task, local, .. } = pending;
+        drop(local);
+        self.tasks.finish(task, end, true);
     }
 
     /// Ends the connection; whoever receives notices and fails the lane.
     pub(super) fn cut(&self, reason: Reason) {
         // Only the first reason counts.
         let _first = self.cut.set(reason);
+        self.shut_down();
+    }
+
+    fn shut_down(&self) {
         if let Some(socket) = self.socket() {
             // An error means that the connection is already gone.
             let _gone = socket.shutdown(Shutdown::Both);
         }
     }
 
-    /// A request's deadline has passed.
-    pub(super) fn is_overdue(&self, now: Instant) -> bool {
-        let pending = self.pending.lock();
-        pending
-            .iter()
-            .any(|pending| pending.deadline.is_some_and(|deadline| deadline <= now))
+    /// Ends overdue requests of which nothing was sent. `true`: others are overdue, too, and only
+    /// the end of the lane ends them.
+    pub(super) fn end_overdue(&self, now: Instant) -> bool {
+        let mut sender = self.outbox.lock();
+        let mut pending = self.pending.lock();
+        if !pending.iter().any(|pending| pending.is_overdue(now)) {
+            return false;
+        }
+        let unsent = sender.outbox.first_unsent().unwrap_or(sender.next_tag);
+        let (withdrawn, kept): (VecDeque<_>, VecDeque<_>) = pending
+            .drain(..)
+            .partition(|pending| pending.tag >= unsent && pending.is_overdue(now));
+        *pending = kept;
+        let others = pending.iter().any(|pending| pending.is_overdue(now));
+        drop(pending);
+        // Both are in the order of their tags.
+        let mut tags = withdrawn.iter().map(|pending| pending.tag).peekable();
+        sender
+            .outbox
+            .retain(|frame| tags.next_if_eq(&frame.tag).is_none());
+        drop(sender);
+        for pending in withdrawn {
+            self.load.fetch_sub(pending.length, Ordering::Relaxed);
+            let Pending { task, local, .. } = pending;
+            drop(local);
+            self.tasks.finish(task, Outcome::TimedOut, true);
+        }
+        others
     }
 
     /// Fails all that is under way on a lane whose connection is gone or was never made. Returns
@@ -370,8 +432,7 @@ impl Lane {
             let sent = pending.tag < unsent;
             // We receive no more, so a read is quiet. A write may sit in the target's socket.
             let quiet = !sent || pending.verb != Verb::Write;
-            let overdue = pending.deadline.is_some_and(|deadline| deadline <= now);
-            let end = if overdue {
+            let end = if pending.is_overdue(now) {
                 Outcome::TimedOut
             } else {
                 let stage = if self.socket().is_some() {
@@ -382,9 +443,11 @@ impl Lane {
                 let error = TransferError::unstarted(reason.clone(), stage, Some(self.peer));
                 Outcome::Failed(if sent { error.underway(quiet) } else { error })
             };
-            self.tasks.finish(pending.task, end, quiet);
+            let Pending { task, local, .. } = pending;
+            drop(local);
+            self.tasks.finish(task, end, quiet);
             if !quiet {
-                loud.push(pending.task);
+                loud.push(task);
             }
         }
         loud
@@ -393,6 +456,11 @@ impl Lane {
 
 /// Shared by its users and the thread that watches it.
 pub(super) type SharedLane = Arc<Lane>;
+
+/// Why a lane ends whose peer took longer than a caller allowed.
+pub(super) fn overdue() -> Reason {
+    Reason::Broken("a request's deadline passed".into())
+}
 
 fn violation(what: &str) -> Reason {
     Reason::Protocol(what.into())

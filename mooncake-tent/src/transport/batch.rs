@@ -1,7 +1,7 @@
 //! The books of a batch: tasks that have not ended, tasks whose bytes may still move, and who waits.
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicU32, Ordering},
+    sync::atomic::{AtomicBool, AtomicU32, Ordering, fence},
     task::Waker,
 };
 
@@ -53,13 +53,14 @@ impl BatchState {
         if !waiters.iter().any(|known| known.will_wake(waker)) {
             waiters.push(waker.clone());
         }
-        // SeqCst pairs with the counter that `wake`'s caller has just brought to 0: one of the two
-        // sees the other.
+        // The two fences pair: either `wake` sees this, or our caller, who looks again, sees the
+        // counter that `wake`'s caller has brought to 0.
         self.waited_for.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
     }
 
     fn wake(&self) {
-        std::sync::atomic::fence(Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         if !self.waited_for.load(Ordering::SeqCst) {
             return;
         }

@@ -8,7 +8,7 @@ use std::sync::{
 use parking_lot::Mutex;
 
 use super::{BatchState, Outcome, TaskRef, TaskSpec};
-use crate::error::{Error, Result, Retry};
+use crate::error::{Applied, Error, Reason, Result, Retry};
 
 /// Shared by the engine and its links.
 pub type Tasks = Arc<TaskSlab>;
@@ -26,7 +26,8 @@ pub struct TaskSlab {
     retry: OnceLock<RetryHook>,
 }
 
-/// Takes over a task that failed for a reason which fresh knowledge of the peer may cure.
+/// Takes over a task that failed for a reason which fresh knowledge of the peer may cure. It runs
+/// while a link's locks are held, so it may only arrange for the retry.
 pub(crate) type RetryHook = Box<dyn Fn(TaskRef) + Send + Sync>;
 
 #[derive(Debug, Default)]
@@ -52,6 +53,8 @@ struct TaskBody {
     loud: u32,
     bytes: u64,
     failure: Option<Outcome>,
+    /// Some failed slice may have been applied.
+    touched: bool,
     outcome: Option<Outcome>,
     may_refresh: bool,
     /// The batch was dropped: the cell frees itself once it is quiet.
@@ -174,13 +177,9 @@ impl TaskSlab {
             .unwrap_or(true)
     }
 
-    /// Gives a task that awaits its retry a new spec; it asks for no other retry.
+    /// Gives a task that awaits its retry a new spec.
     pub(crate) fn renew(&self, task: TaskRef, spec: TaskSpec) {
-        self.with(task, |body| {
-            body.spec = Some(spec);
-            body.unfinished = 1;
-            body.loud = 1;
-        });
+        self.with(task, |body| body.spec = Some(spec));
     }
 
     /// The batch gives the cell back: at once, or when it is quiet.
@@ -263,22 +262,39 @@ impl TaskBody {
         self.loud -= u32::from(quiet);
         match end {
             Outcome::Completed { bytes } => self.bytes += bytes,
-            failure => self.failure = Some(self.failure.take().unwrap_or(failure)),
+            failure => {
+                self.touched |= match &failure {
+                    Outcome::Failed(error) => error.applied != Applied::Nothing,
+                    _ => true,
+                };
+                self.failure = Some(self.failure.take().unwrap_or(failure));
+            }
         }
         if self.unfinished > 0 {
             return change;
         }
         if self.wants_refresh() {
+            // The retry is one slice until its link splits it; it gets no retry of its own.
             self.may_refresh = false;
             self.failure = None;
+            self.touched = false;
             self.bytes = 0;
+            self.unfinished = 1;
+            self.loud = 1;
             change.retry = true;
             return change;
         }
-        let outcome = self
+        let mut outcome = self
             .failure
             .take()
             .unwrap_or(Outcome::Completed { bytes: self.bytes });
+        if let Outcome::Failed(error) = &mut outcome {
+            // The error of one slice speaks for all of them.
+            error.quiescent = self.loud == 0;
+            if self.touched || self.bytes > 0 {
+                error.applied = Applied::Unknown;
+            }
+        }
         self.outcome = Some(outcome);
         change.ended.clone_from(&self.batch);
         self.after_quiet(change)
@@ -288,7 +304,10 @@ impl TaskBody {
         let Some(Outcome::Failed(error)) = &self.failure else {
             return false;
         };
-        self.may_refresh && self.loud == 0 && error.retry == Retry::AfterRefresh
+        // A peer that came back elsewhere is not reached where it was.
+        let may_help =
+            error.retry == Retry::AfterRefresh || matches!(error.reason, Reason::Unreachable(_));
+        self.may_refresh && self.loud == 0 && may_help
     }
 
     fn after_quiet(&mut self, mut change: Change) -> Change {
