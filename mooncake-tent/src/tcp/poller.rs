@@ -33,6 +33,8 @@ const TICK: Duration = Duration::from_millis(50);
 /// Turns of one lane before the others get theirs.
 const TURNS: usize = 64;
 const WAKE: u64 = 0;
+/// What is watched of an idle lane: that the peer goes away.
+const AT_REST: EventFlags = EventFlags::RDHUP.union(EventFlags::ONESHOT);
 
 /// See the module.
 #[derive(Debug)]
@@ -105,7 +107,7 @@ impl Poller {
     pub(super) fn add(&self, lane: &SharedLane) {
         let data = EventData::new_u64(lane.id());
         let socket = lane.socket().expect("it is connected");
-        if let Err(error) = epoll::add(&self.epoll, socket, data, EventFlags::ONESHOT) {
+        if let Err(error) = epoll::add(&self.epoll, socket, data, AT_REST) {
             lane.cut(Reason::Broken(io::Error::from(error).to_string().into()));
         }
     }
@@ -123,7 +125,7 @@ impl Poller {
         let data = EventData::new_u64(lane.id());
         if let Some(socket) = lane.socket() {
             // A lane that is not known any more has been retired.
-            let _retired = epoll::modify(&self.epoll, socket, data, events | EventFlags::ONESHOT);
+            let _retired = epoll::modify(&self.epoll, socket, data, events | AT_REST);
         }
     }
 
@@ -198,7 +200,17 @@ impl Poller {
             }
         }
         drop(receiver);
+        match lane.is_busy() {
+            true => self.watch(lane),
+            false => self.rest(lane),
+        }
+    }
+
+    /// Looks only for the end of the connection, so that no request is lost on one that has ended.
+    fn rest(&self, lane: &Lane) {
+        self.arm(lane, EventFlags::empty());
         if lane.is_busy() {
+            // Somebody's request to watch was perhaps just overwritten.
             self.watch(lane);
         }
     }

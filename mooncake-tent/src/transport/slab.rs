@@ -64,8 +64,9 @@ struct TaskBody {
 /// What an ended slice changed, told after the cell's lock is gone.
 #[derive(Debug, Default)]
 struct Change {
-    ended: Option<Arc<BatchState>>,
-    quiet: Option<Arc<BatchState>>,
+    batch: Option<Arc<BatchState>>,
+    ended: bool,
+    quiet: bool,
     retry: bool,
     free: bool,
 }
@@ -216,11 +217,8 @@ impl TaskSlab {
         if change.free {
             self.free(task);
         }
-        if let Some(batch) = change.ended {
-            batch.task_ended();
-        }
-        if let Some(batch) = change.quiet {
-            batch.task_quiet();
+        if let Some(batch) = change.batch {
+            batch.change(change.ended, change.quiet);
         }
     }
 
@@ -296,7 +294,7 @@ impl TaskBody {
             }
         }
         self.outcome = Some(outcome);
-        change.ended.clone_from(&self.batch);
+        change.ended = true;
         self.after_quiet(change)
     }
 
@@ -314,8 +312,11 @@ impl TaskBody {
         if self.outcome.is_some() && self.loud == 0 {
             // Ends the leases on local memory (law 13).
             self.spec = None;
-            change.quiet = self.batch.take();
-            change.free = self.orphan && change.quiet.is_some();
+            change.batch = self.batch.take();
+            change.quiet = change.batch.is_some();
+            change.free = self.orphan && change.quiet;
+        } else if change.ended {
+            change.batch.clone_from(&self.batch);
         }
         change
     }
