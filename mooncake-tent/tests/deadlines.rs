@@ -1,4 +1,6 @@
 //! Targets that are silent at different moments: a task with a deadline ends at it.
+#![cfg(feature = "tcp")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
 

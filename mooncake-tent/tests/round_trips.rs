@@ -1,4 +1,6 @@
 //! Bytes arrive as they were, both ways, however they are cut and waited for.
+#![cfg(feature = "tcp")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
 

@@ -1,4 +1,6 @@
 //! The owner of a segment changes after its descriptor was fetched.
+#![cfg(feature = "tcp")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
 

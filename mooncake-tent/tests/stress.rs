@@ -1,4 +1,6 @@
 //! Thousands of small transfers, waited for in every way at once: nobody is forgotten.
+#![cfg(feature = "tcp")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
 

@@ -167,6 +167,11 @@ impl Lane {
         self.cut.get().is_some()
     }
 
+    /// Why it was cut, if it was.
+    pub(super) fn why(&self) -> Option<Reason> {
+        self.cut.get().cloned()
+    }
+
     /// `None` while it connects.
     pub(super) fn socket(&self) -> Option<&TcpStream> {
         self.socket.get()
@@ -300,8 +305,8 @@ impl Lane {
                 return Ok(Received::Nothing);
             }
             Err(error) => {
-                let cut = self.cut.get().cloned();
-                return Err(cut.unwrap_or_else(|| Reason::Broken(error.to_string().into())));
+                let broken = || Reason::Broken(error.to_string().into());
+                return Err(self.why().unwrap_or_else(broken));
             }
         }
         let answered = receiver.answered;
@@ -334,31 +339,46 @@ impl Lane {
             return Ok(false);
         };
         let answer = AnswerHeader::decode(&bytes).map_err(|what| violation(&what.to_string()))?;
-        let pending = self
-            .pending
-            .lock()
-            .pop_front()
-            .ok_or_else(|| violation("an answer that nobody asked for"))?;
-        if answer.tag != pending.tag || answer.verb != pending.verb {
-            return Err(violation("an answer out of order"));
-        }
+        let pending = self.take_answered(&answer)?;
         match (answer.status, pending.verb) {
-            (Status::Applied, Verb::Read) if answer.length == pending.length => {
+            (Status::Applied, Verb::Read) => {
                 receiver.inbox.expect(pending.length);
                 let cursor = Cursor::new(pending.local.clone());
                 receiver.reading = Some((pending, cursor));
             }
-            (Status::Applied, Verb::Write | Verb::Fence) if answer.length == 0 => {
+            (Status::Applied, Verb::Write | Verb::Fence) => {
                 let bytes = pending.length;
                 self.answered(receiver, pending, Outcome::Completed { bytes });
             }
-            (Status::Refused(refusal), _) if answer.length == 0 => {
+            (Status::Refused(refusal), _) => {
                 let error = refused(refusal, self.peer);
                 self.answered(receiver, pending, Outcome::Failed(error));
             }
-            _ => return Err(violation("an answer that does not fit its request")),
+            (Status::StillRunning, _) => unreachable!("it fits no request of a lane"),
         }
         Ok(true)
+    }
+
+    /// The request that `answer` fits. On a violation it stays where [`fail`](Self::fail) finds it.
+    fn take_answered(&self, answer: &AnswerHeader) -> Result<Pending, Reason> {
+        let mut queue = self.pending.lock();
+        let Some(oldest) = queue.front() else {
+            return Err(violation("an answer that nobody asked for"));
+        };
+        if answer.tag != oldest.tag || answer.verb != oldest.verb {
+            return Err(violation("an answer out of order"));
+        }
+        let length = match (answer.status, oldest.verb) {
+            (Status::Applied, Verb::Read) => Some(oldest.length),
+            (Status::Applied | Status::Refused(_), _) => Some(0),
+            (Status::StillRunning, _) => None,
+        };
+        if length != Some(answer.length) {
+            return Err(violation("an answer that does not fit its request"));
+        }
+        queue
+            .pop_front()
+            .ok_or_else(|| violation("an answer that nobody asked for"))
     }
 
     fn answered(&self, receiver: &mut Receiver, pending: Pending, end: Outcome) {
@@ -418,8 +438,8 @@ impl Lane {
     /// writes that may still land at the target.
     pub(super) fn fail(&self, receiver: &mut Receiver, reason: &Reason) -> Loud {
         let mut sender = self.outbox.lock();
-        self.broken.store(true, Ordering::Release);
         self.cut(reason.clone());
+        self.broken.store(true, Ordering::Release);
         let unsent = sender.outbox.first_unsent().unwrap_or(sender.next_tag);
         sender.outbox.clear();
         drop(sender);

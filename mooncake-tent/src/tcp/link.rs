@@ -238,7 +238,8 @@ impl TcpSubBatch {
             };
             let lane = turn.next(post.length);
             if let Err(post) = lane.post(post) {
-                let reason = Reason::Broken("the lane ended meanwhile".into());
+                let broken = || Reason::Broken("the lane ended meanwhile".into());
+                let reason = lane.why().unwrap_or_else(broken);
                 let error = TransferError::unstarted(reason, Stage::Post, Some(spec.peer.id()));
                 self.tasks.finish(post.task, Outcome::Failed(error), true);
             }
