@@ -1,6 +1,6 @@
 //! The engine, or its runtime, goes away while tasks wait for something.
 #![cfg(feature = "tcp")]
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
 mod common;
 

@@ -1,6 +1,6 @@
 //! Whatever arrives at the data listener, only its own connection ends.
 #![cfg(feature = "tcp")]
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
 mod common;
 

@@ -1,6 +1,6 @@
 //! Copies within a process: an engine's own segment, and engines that share a link.
 #![cfg(feature = "tcp")]
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
 mod common;
 

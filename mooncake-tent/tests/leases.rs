@@ -1,6 +1,6 @@
 //! Memory stays as long as a transfer holds it, and no longer.
 #![cfg(feature = "tcp")]
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
 mod common;
 

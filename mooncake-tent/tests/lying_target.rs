@@ -1,6 +1,6 @@
 //! A target that does not keep to the protocol loses its lane, and nothing else happens.
 #![cfg(feature = "tcp")]
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
 mod common;
 
@@ -104,9 +104,12 @@ async fn an_answer_that_nobody_asked_for_ends_its_lane_before_it_can_answer_anyt
     assert!(matches!(error.reason, Reason::Protocol(_)), "{error}");
 }
 
+/// What it says instead of a hello that accepts.
+type Hello = fn(mooncake_tent::Incarnation) -> Vec<u8>;
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_target_that_says_an_odd_hello_is_left_alone() {
-    let hellos: [(&str, fn(mooncake_tent::Incarnation) -> Vec<u8>); 4] = [
+    let hellos: [(&str, Hello); 4] = [
         ("garbage", |_| vec![0x77; 48]),
         ("an unknown status", |id| hello_answer(7, id)),
         ("a full house", |id| hello_answer(2, id)),

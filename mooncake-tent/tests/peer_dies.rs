@@ -1,6 +1,6 @@
 //! The peer goes away in the middle of transfers.
 #![cfg(feature = "tcp")]
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
 mod common;
 

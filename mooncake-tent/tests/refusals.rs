@@ -1,6 +1,6 @@
 //! What a target refuses has no effect, says why, and costs the lane nothing.
 #![cfg(feature = "tcp")]
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
 mod common;
 

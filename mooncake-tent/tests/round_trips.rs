@@ -1,6 +1,6 @@
 //! Bytes arrive as they were, both ways, however they are cut and waited for.
 #![cfg(feature = "tcp")]
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
 mod common;
 

@@ -1,6 +1,6 @@
 //! The owner of a segment changes after its descriptor was fetched.
 #![cfg(feature = "tcp")]
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
 mod common;
 

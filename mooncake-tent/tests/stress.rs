@@ -1,6 +1,6 @@
 //! Thousands of small transfers, waited for in every way at once: nobody is forgotten.
 #![cfg(feature = "tcp")]
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
 mod common;
 

@@ -327,3 +327,88 @@ impl std::fmt::Debug for TaskSlab {
         write!(f, "TaskSlab({} tasks)", self.len())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use smallvec::SmallVec;
+
+    use super::*;
+    use crate::{
+        error::{Stage, TransferError},
+        identity::{Generation, Incarnation, RegistrationId},
+        transport::{Op, Peer},
+    };
+
+    fn slab_with_one(may_refresh: bool) -> (TaskSlab, Arc<BatchState>, TaskRef) {
+        let slab = TaskSlab::new();
+        let batch = Arc::new(BatchState::default());
+        let spec = TaskSpec {
+            op: Op::Write,
+            local: SmallVec::new(),
+            peer: Arc::new(Peer::new(Incarnation::random(), Vec::new())),
+            registration: RegistrationId(1),
+            generation: Generation(1),
+            offset: 0,
+            length: 10,
+            deadline: None,
+            origin: None,
+        };
+        let mut refs = Vec::new();
+        slab.add(&batch, [(spec, may_refresh)].into_iter(), &mut refs)
+            .unwrap();
+        (slab, batch, refs[0])
+    }
+
+    fn failed(reason: Reason) -> TransferError {
+        TransferError::unstarted(reason, Stage::Admit, None)
+    }
+
+    #[test]
+    fn law_03_the_error_of_one_slice_does_not_hide_that_another_is_loud() {
+        let (slab, batch, task) = slab_with_one(true);
+        slab.split(task, 3);
+        slab.finish(task, Outcome::Failed(failed(Reason::StaleGeneration)), true);
+        slab.finish(task, Outcome::Completed { bytes: 3 }, true);
+        assert_eq!(slab.outcome(task), None);
+        let broken = failed(Reason::Broken("".into())).underway(false);
+        slab.finish(task, Outcome::Failed(broken), false);
+        let Some(Outcome::Failed(error)) = slab.outcome(task) else {
+            panic!("it failed");
+        };
+        assert_eq!(error.reason, Reason::StaleGeneration);
+        assert_eq!((error.applied, error.quiescent), (Applied::Unknown, false));
+        assert!(batch.is_terminal() && !batch.is_quiescent());
+        slab.release(task);
+        assert_eq!(slab.len(), 1);
+        slab.settle(task);
+        assert!(batch.is_quiescent() && slab.is_empty());
+    }
+
+    #[test]
+    fn law_02_a_task_asks_for_one_retry_and_ends_once() {
+        let (slab, batch, task) = slab_with_one(true);
+        let (asked, asks) = std::sync::mpsc::channel();
+        slab.on_retry(Box::new(move |task| asked.send(task).unwrap()));
+        let stale = || Outcome::Failed(failed(Reason::StaleGeneration));
+        slab.finish(task, stale(), true);
+        assert_eq!(asks.try_recv(), Ok(task));
+        assert!(!batch.is_terminal() && !slab.is_quiescent(task));
+        slab.finish(task, stale(), true);
+        assert!(asks.try_recv().is_err());
+        assert_eq!(slab.outcome(task), Some(stale()));
+        slab.finish(task, Outcome::Completed { bytes: 10 }, true);
+        slab.settle(task);
+        assert_eq!(slab.outcome(task), Some(stale()), "written once");
+        assert!(batch.is_terminal() && batch.is_quiescent());
+        slab.release(task);
+        slab.release(task);
+        assert!(slab.is_empty());
+        assert_eq!(
+            slab.outcome(task),
+            None,
+            "a stale reference matches nothing"
+        );
+    }
+}

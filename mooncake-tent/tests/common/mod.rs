@@ -1,6 +1,6 @@
 //! What the tests share: engines over real sockets, patterns, and waits that are bounded.
 #![allow(dead_code, reason = "each file uses a part of it")]
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
 use std::{
     fs,
