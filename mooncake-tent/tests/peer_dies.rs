@@ -177,3 +177,31 @@ async fn a_peer_that_nobody_runs_any_more_is_unreachable() {
     assert!(batch.is_quiescent());
     assert!(start.elapsed() < Duration::from_secs(4));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fence_ends_lanes_that_are_still_connecting() {
+    let mute = TcpListener::bind("127.0.0.1:0").unwrap();
+    let owner = engine_at(mute.local_addr().unwrap()).await;
+    let remote = buffer(&owner, 4096, Permission::PeersReadWrite).await;
+    let mut config = one_lane();
+    config.connect_timeout = 2 * BUDGET;
+    let engine = engine_with(config).await;
+    let local = buffer(&engine, 4096, Permission::Local).await;
+    let segment = open(&engine, &owner).await;
+    let write = Request::write(local.all().unwrap(), &segment, address(&remote, 0));
+    let batch = submit(&engine, vec![write]);
+    engine.fence(&segment, BUDGET).await.unwrap();
+    terminal(&batch).await;
+    let error = error(batch.outcome(0));
+    assert_eq!((error.applied, error.quiescent), (Applied::Nothing, true));
+    // Accepting now would bring nothing back.
+    fake_target(mute, owner.incarnation(), |_, mut socket| {
+        use std::io::Read;
+        assert_eq!(
+            socket.read(&mut [0]).unwrap_or(0),
+            0,
+            "a request after the fence"
+        );
+    });
+    assert!(batch.is_quiescent());
+}

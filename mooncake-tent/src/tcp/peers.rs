@@ -156,6 +156,7 @@ impl Peers {
                     peers.poller.watch(&opened);
                 }
                 Err(reason) => {
+                    let reason = opened.why().unwrap_or(reason);
                     let mut receiver = opened.receiver();
                     peers.retire(&opened, &mut receiver, &reason);
                 }
