@@ -1,0 +1,170 @@
+//! The table of objects: bodies in a slab, an index by key, and what a body is.
+
+use hashbrown::HashTable;
+
+use super::{
+    ClientId, Incarnation, Object, Replicas,
+    hash::KeyHasher,
+    recency::Recency,
+    tenants::TenantId,
+};
+use crate::{
+    Time,
+    list::{Linked, Links, List},
+    slab::{Ref, Slab},
+};
+
+/// All that is known of one incarnation of an object.
+#[derive(Debug)]
+pub(crate) struct Body {
+    pub(crate) key: Box<[u8]>,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) length: u64,
+    /// Memory replicas refer to slots of the segment table.
+    pub(crate) replicas: Replicas,
+    pub(crate) phase: Phase,
+    /// In the list of puts under way, or in that of complete objects by recency.
+    pub(crate) links: Links,
+    pub(crate) tenant: TenantId,
+    pub(crate) leases: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Readable. `used` is its place in the order of uses: no two are equal.
+    Complete { used: Time },
+    /// Not found any more; its memory waits for leases, and for `until` if `writer` may still write.
+    Gone { until: Time, writer: ClientId },
+    /// A put that another writer may take over from `deadline` on.
+    Writing { writer: ClientId, deadline: Time },
+}
+
+impl Body {
+    /// Its memory replicas, as (slot of the segment, offset).
+    pub(crate) fn extents(&self) -> impl Iterator<Item = (u32, u64)> {
+        super::segments::extents(&self.replicas)
+    }
+}
+
+impl Linked for Body {
+    fn links(&mut self) -> &mut Links {
+        &mut self.links
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Objects {
+    pub(crate) bodies: Slab<Body>,
+    /// Slots of all bodies that are not gone.
+    index: HashTable<u32>,
+    hasher: KeyHasher,
+    /// Complete ones, the latest used in front.
+    pub(crate) recency: Recency,
+    /// Puts under way, the latest started in front.
+    pub(crate) writing: List,
+    pub(crate) puts: u64,
+}
+
+impl Objects {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            bodies: Slab::new(),
+            index: HashTable::new(),
+            hasher: KeyHasher::new(seed),
+            recency: Recency::new(),
+            writing: List::EMPTY,
+            puts: 0,
+        }
+    }
+
+    /// Complete objects.
+    pub(crate) fn complete(&self) -> u64 {
+        self.index.len() as u64 - self.puts
+    }
+
+    /// The one body that the key stands for now.
+    pub(crate) fn find(&self, tenant: TenantId, key: &[u8]) -> Option<u32> {
+        let hash = self.hasher.hash(tenant, key);
+        self.index
+            .find(hash, |&slot| {
+                let body = &self.bodies[slot];
+                body.tenant == tenant && *body.key == *key
+            })
+            .copied()
+    }
+
+    /// The body that the key stands for, if it can be read.
+    pub(crate) fn readable(&self, tenant: TenantId, key: &[u8]) -> Option<u32> {
+        self.find(tenant, key)
+            .filter(|&slot| matches!(self.bodies[slot].phase, Phase::Complete { .. }))
+    }
+
+    /// Takes in a put that begins. Its key must be free.
+    pub(crate) fn start(&mut self, body: Body) -> Ref {
+        let hash = self.hasher.hash(body.tenant, &body.key);
+        let at = self.bodies.insert(body);
+        let (bodies, hasher) = (&self.bodies, self.hasher);
+        self.index.insert_unique(hash, at.slot, |&slot| {
+            let body = &bodies[slot];
+            hasher.hash(body.tenant, &body.key)
+        });
+        self.writing.push_front(&mut self.bodies, at.slot);
+        self.puts += 1;
+        at
+    }
+
+    /// A put has ended well.
+    pub(crate) fn complete_put(&mut self, slot: u32, used: Time) {
+        self.writing.remove(&mut self.bodies, slot);
+        self.puts -= 1;
+        self.bodies[slot].phase = Phase::Complete { used };
+        self.recency.push_front(&mut self.bodies, slot);
+    }
+
+    /// From now on the key stands for nothing. The body stays, in no list.
+    pub(crate) fn forget(&mut self, slot: u32) {
+        let body = &self.bodies[slot];
+        match body.phase {
+            Phase::Complete { .. } => self.recency.remove(&mut self.bodies, slot),
+            Phase::Gone { .. } => unreachable!("a body goes once"),
+            Phase::Writing { .. } => {
+                self.writing.remove(&mut self.bodies, slot);
+                self.puts -= 1;
+            }
+        }
+        let body = &self.bodies[slot];
+        let hash = self.hasher.hash(body.tenant, &body.key);
+        self.index
+            .find_entry(hash, |&other| other == slot)
+            .expect("a body that is not gone is in the index")
+            .remove();
+        let (bodies, hasher) = (&self.bodies, self.hasher);
+        if self.index.capacity() > 4096 && self.index.len() < self.index.capacity() / 8 {
+            self.index.shrink_to(self.index.len() * 2, |&slot| {
+                let body = &bodies[slot];
+                hasher.hash(body.tenant, &body.key)
+            });
+        }
+    }
+
+    /// As answers show it; `segment` gives a segment's place in the answer's table.
+    pub(crate) fn view(&self, slot: u32, segment: impl FnMut(u32) -> u32) -> Object {
+        let body = &self.bodies[slot];
+        Object {
+            incarnation: body.incarnation,
+            length: body.length,
+            replicas: super::segments::translated(&body.replicas, segment),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_stays_small() {
+        assert!(size_of::<Body>() <= 112, "{} bytes", size_of::<Body>());
+        assert!(size_of::<super::super::Replica>() <= 16);
+    }
+}
