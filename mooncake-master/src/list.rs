@@ -43,10 +43,6 @@ impl List {
         self.insert(slab, slot, NONE, self.front);
     }
 
-    pub(crate) fn push_back<T: Linked>(&mut self, slab: &mut Slab<T>, slot: u32) {
-        self.insert(slab, slot, self.back, NONE);
-    }
-
     /// Puts `slot` between two neighbours.
     pub(crate) fn insert<T: Linked>(
         &mut self,

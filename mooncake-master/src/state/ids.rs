@@ -9,6 +9,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 pub const MAX_KEY_BYTES: usize = 4096;
 /// The longest tenant name, in bytes.
 pub const MAX_TENANT_BYTES: usize = 128;
+/// The longest name of a client or segment, in bytes.
+pub const MAX_NAME_BYTES: usize = 256;
 /// The tenant of those that name none.
 pub const DEFAULT_TENANT: &str = "default";
 

@@ -1,7 +1,7 @@
 //! Clients and the segments that they bring.
 
 use super::{
-    Answer, ClientId, Failure, SegmentId, SegmentIdentity, SegmentUsage, State,
+    Answer, ClientId, Failure, MAX_NAME_BYTES, SegmentId, SegmentIdentity, SegmentUsage, State,
     clients::Client,
     segments::Mount,
 };
@@ -17,6 +17,9 @@ impl State {
     ) -> Result<Answer, Failure> {
         if id == ClientId::NOBODY {
             return Err(Failure::invalid("a client's incarnation is not 0"));
+        }
+        if name.len() > MAX_NAME_BYTES {
+            return Err(Failure::invalid(format!("a name has at most {MAX_NAME_BYTES} bytes")));
         }
         let tenant = self.tenants.intern(tenant)?;
         let resumed = match self.clients.all.get_mut(&id) {

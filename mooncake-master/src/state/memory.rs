@@ -138,19 +138,22 @@ impl State {
 
     /// Unmounts a segment: all that is in it is lost.
     pub(super) fn drop_segment(&mut self, now: Time, segment: u32) {
+        let mut reachable = false;
         for slot in 0..self.objects.bodies.end() {
             if self.segments.replicas_in(segment) == 0 {
                 break;
             }
             if self.objects.bodies.at(slot).is_some() {
-                self.lose_replica(now, slot, segment);
+                reachable |= self.lose_replica(now, slot, segment);
             }
         }
-        let doubtful = self.settings.lease_ttl.max(self.settings.put_deadline + self.settings.hold());
-        self.segments.unmount(segment, now, doubtful);
+        let settings = &self.settings;
+        let longest = settings.lease_ttl.max(settings.put_deadline + settings.hold());
+        self.segments.unmount(segment, reachable.then(|| now + longest));
     }
 
-    fn lose_replica(&mut self, now: Time, slot: u32, lost: u32) {
+    /// `true`: a reader or writer may still go there.
+    fn lose_replica(&mut self, now: Time, slot: u32, lost: u32) -> bool {
         let body = &mut self.objects.bodies[slot];
         let gone = matches!(body.phase, Phase::Gone { .. });
         let before = body.replicas.len();
@@ -158,8 +161,9 @@ impl State {
             !matches!(replica, Replica::Memory { segment, .. } if *segment == lost)
         });
         if body.replicas.len() == before {
-            return;
+            return false;
         }
+        let reachable = body.leases > 0 || !matches!(body.phase, Phase::Complete { .. });
         let empty = body.replicas.is_empty();
         self.segments.lose(lost, gone);
         if empty && gone {
@@ -167,6 +171,7 @@ impl State {
         } else if empty {
             self.retire(now, slot, now);
         }
+        reachable
     }
 
     /// Memory for an object, made by eviction if need be.

@@ -41,7 +41,8 @@ pub use answer::{
 };
 pub use command::{Caller, Command, ListObjects, Operation, PutStart};
 pub use ids::{
-    ClientId, DEFAULT_TENANT, Incarnation, Key, MAX_KEY_BYTES, MAX_TENANT_BYTES, SegmentId,
+    ClientId, DEFAULT_TENANT, Incarnation, Key, MAX_KEY_BYTES, MAX_NAME_BYTES, MAX_TENANT_BYTES,
+    SegmentId,
 };
 pub use read::MAX_PAGE;
 pub use settings::Settings;

@@ -29,6 +29,12 @@ impl State {
                 put.replicas
             )));
         }
+        if put.preferred.len() > MAX_REPLICAS as usize {
+            return Err(Failure::invalid(format!(
+                "at most {MAX_REPLICAS} segments can be preferred, not {}",
+                put.preferred.len()
+            )));
+        }
         let tenant = tenant.expect("a tenant is known once something is put under it");
         let mut draw = put.draw;
         let mut table = Table::default();

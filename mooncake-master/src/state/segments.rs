@@ -1,11 +1,10 @@
 //! Mounted segments: whose they are, and what of their memory is used, quarantined and free.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    time::Duration,
-};
+use std::collections::{BTreeMap, VecDeque};
 
-use super::{ClientId, Failure, Replica, Replicas, SegmentHandle, SegmentId, SegmentIdentity};
+use super::{
+    ClientId, Failure, MAX_NAME_BYTES, Replica, Replicas, SegmentHandle, SegmentId, SegmentIdentity,
+};
 use crate::{
     Time,
     alloc::{ALIGNMENT, AllocationStrategy, Extents},
@@ -107,6 +106,9 @@ impl Segments {
         if segment.name.is_empty() {
             return Err(Failure::invalid("a segment needs the name under which peers open it"));
         }
+        if segment.name.len().max(segment.owner_name.len()) > MAX_NAME_BYTES {
+            return Err(Failure::invalid(format!("a name has at most {MAX_NAME_BYTES} bytes")));
+        }
         if segment.length < ALIGNMENT {
             return Err(Failure::invalid(format!(
                 "a segment has at least {ALIGNMENT} bytes, not {}",
@@ -171,8 +173,9 @@ impl Segments {
         });
     }
 
-    /// Forgets a segment with all that is in it. No replica may refer to it any more.
-    pub(crate) fn unmount(&mut self, slot: u32, now: Time, doubtful: Duration) {
+    /// Forgets a segment with all that is in it. No replica may refer to it any more. Until
+    /// `reachable` its memory may still be read or written, so this life of it does not come back.
+    pub(crate) fn unmount(&mut self, slot: u32, reachable: Option<Time>) {
         let gone = self.slots[slot as usize]
             .take()
             .expect("only a mounted segment is unmounted");
@@ -181,7 +184,9 @@ impl Segments {
         self.capacity -= gone.extents.capacity();
         self.live_bytes -= gone.live_bytes;
         self.quarantined_bytes -= gone.quarantined_bytes;
-        self.retired.push_back((now + doubtful, gone.identity));
+        if let Some(until) = reachable {
+            self.retired.push_back((until, gone.identity));
+        }
     }
 
     /// Nobody can use these dropped lives any more.

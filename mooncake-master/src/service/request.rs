@@ -1,0 +1,123 @@
+//! Requests of the wire as operations of the state machine.
+
+use mooncake_proto::master::{self as proto, operation::Operation as Request};
+
+use crate::state::{
+    ClientId, Failure, Incarnation, Key, ListObjects, Operation, PutStart, SegmentId,
+    SegmentIdentity,
+};
+
+/// What the request asks for. `draw` is for what is decided by chance.
+pub(crate) fn operation(
+    request: Option<Request>,
+    draw: impl FnOnce() -> u64,
+) -> Result<Operation, Failure> {
+    let request = request.ok_or_else(|| {
+        Failure::invalid("the operation is empty, or of a kind that this master does not know")
+    })?;
+    Ok(match request {
+        Request::Describe(request) => Operation::Describe(keys(request.keys)),
+        Request::Exist(request) => Operation::Exist(keys(request.keys)),
+        Request::ListObjects(request) => Operation::ListObjects(ListObjects {
+            prefix: Key(request.prefix),
+            after: Key(request.after),
+            limit: request.limit,
+        }),
+        Request::ListSegments(_) => Operation::ListSegments,
+        Request::Lookup(request) => Operation::Lookup(keys(request.keys)),
+        Request::MountSegment(request) => Operation::Mount(segment(request)?),
+        Request::Ping(_) => Operation::Ping,
+        Request::PutEnd(request) => Operation::PutEnd(incarnations(request.items)?),
+        Request::PutRevoke(request) => Operation::PutRevoke(incarnations(request.items)?),
+        Request::PutStart(request) => Operation::PutStart(PutStart {
+            items: request.items.into_iter().map(|item| (Key(item.key), item.length)).collect(),
+            replicas: request.replicas,
+            preferred: request.preferred_segments,
+            draw: draw(),
+        }),
+        Request::Release(request) => Operation::Release(request.leases),
+        Request::Remove(request) => {
+            let items = request.items.into_iter();
+            Operation::Remove(
+                items
+                    .map(|item| (Key(item.key), item.incarnation.map(incarnation)))
+                    .collect(),
+            )
+        }
+        Request::UnmountSegment(request) => Operation::Unmount(segment_id(&request.id)?),
+    })
+}
+
+fn keys(keys: Vec<bytes::Bytes>) -> Vec<Key> {
+    keys.into_iter().map(Key).collect()
+}
+
+fn incarnation(of: proto::ObjectIncarnation) -> Incarnation {
+    Incarnation {
+        epoch: of.epoch,
+        sequence: of.sequence,
+    }
+}
+
+fn incarnations(items: Vec<proto::KeyIncarnation>) -> Result<Vec<(Key, Incarnation)>, Failure> {
+    let one = |item: proto::KeyIncarnation| {
+        let of = item.incarnation.ok_or_else(|| {
+            let key = &item.key[..item.key.len().min(64)];
+            Failure::invalid(format!("key \"{}\" comes without its incarnation", key.escape_ascii()))
+        })?;
+        Ok((Key(item.key), incarnation(of)))
+    };
+    items.into_iter().map(one).collect()
+}
+
+fn segment(request: proto::MountSegmentRequest) -> Result<SegmentIdentity, Failure> {
+    let segment = request
+        .segment
+        .ok_or_else(|| Failure::invalid("the request names no segment"))?;
+    Ok(SegmentIdentity {
+        id: segment_id(&segment.id)?,
+        name: segment.name,
+        owner: ClientId(segment.owner_incarnation),
+        registration: segment.registration,
+        generation: segment.generation,
+        length: segment.length,
+        owner_name: segment.owner,
+    })
+}
+
+fn segment_id(id: &[u8]) -> Result<SegmentId, Failure> {
+    let id = id.try_into().map_err(|_| {
+        Failure::invalid(format!("a segment's id has 16 bytes, not {}", id.len()))
+    })?;
+    Ok(SegmentId(id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_malformed_is_refused_by_name() {
+        let cut = operation(
+            Some(Request::UnmountSegment(proto::UnmountSegmentRequest {
+                id: vec![1; 15].into(),
+                client_incarnation: 1,
+            })),
+            || 0,
+        );
+        assert_eq!(cut, Err(Failure::invalid("a segment's id has 16 bytes, not 15")));
+
+        let nameless = operation(
+            Some(Request::PutEnd(proto::PutEndRequest {
+                items: vec![proto::KeyIncarnation {
+                    key: b"k\xff".as_slice().into(),
+                    incarnation: None,
+                }],
+                ..Default::default()
+            })),
+            || 0,
+        );
+        assert!(nameless.unwrap_err().to_string().contains(r"k\xff"));
+        assert!(operation(None, || 0).is_err());
+    }
+}
