@@ -110,15 +110,24 @@ impl MasterConfig {
             }
         }
         for (field, ratio) in [
-            ("eviction_high_watermark_ratio", self.eviction_high_watermark_ratio),
-            ("eviction_low_watermark_ratio", self.eviction_low_watermark_ratio),
+            (
+                "eviction_high_watermark_ratio",
+                self.eviction_high_watermark_ratio,
+            ),
+            (
+                "eviction_low_watermark_ratio",
+                self.eviction_low_watermark_ratio,
+            ),
             ("quarantine_share", self.quarantine_share),
         ] {
             if !(0.0..=1.0).contains(&ratio) {
                 return wrong(field, format!("must be between 0 and 1, not {ratio}"));
             }
         }
-        let (low, high) = (self.eviction_low_watermark_ratio, self.eviction_high_watermark_ratio);
+        let (low, high) = (
+            self.eviction_low_watermark_ratio,
+            self.eviction_high_watermark_ratio,
+        );
         if low > high {
             let what = format!("must not be above eviction_high_watermark_ratio: {low} > {high}");
             return wrong("eviction_low_watermark_ratio", what);
@@ -151,14 +160,23 @@ mod tests {
 
     #[test]
     fn unknown_fields_and_strategies_are_errors() {
-        let parse = |text| serde_json::from_str::<MasterConfig>(text).unwrap_err().to_string();
+        let parse = |text| {
+            serde_json::from_str::<MasterConfig>(text)
+                .unwrap_err()
+                .to_string()
+        };
         assert!(parse(r#"{"client_tll": 3}"#).contains("client_tll"));
-        assert!(parse(r#"{"allocation_strategy": "free_ratio_first"}"#).contains("not available yet"));
+        assert!(
+            parse(r#"{"allocation_strategy": "free_ratio_first"}"#).contains("not available yet")
+        );
     }
 
     #[test]
     fn a_configuration_survives_being_printed() {
         let text = serde_json::to_string(&MasterConfig::default()).unwrap();
-        assert_eq!(serde_json::from_str::<MasterConfig>(&text).unwrap(), MasterConfig::default());
+        assert_eq!(
+            serde_json::from_str::<MasterConfig>(&text).unwrap(),
+            MasterConfig::default()
+        );
     }
 }

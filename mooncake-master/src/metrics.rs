@@ -124,17 +124,29 @@ impl Collector for StateNumbers {
         let gauges = [
             ("objects", "Complete objects", now.objects),
             ("puts_in_progress", "Puts under way", now.puts_in_progress),
-            ("used_bytes", "Allocated to objects and puts", now.used_bytes),
+            (
+                "used_bytes",
+                "Allocated to objects and puts",
+                now.used_bytes,
+            ),
             (
                 "quarantined_bytes",
                 "Allocated to what is gone, until leases or writers have ended",
                 now.quarantined_bytes,
             ),
-            ("capacity_bytes", "Of all mounted segments", now.capacity_bytes),
+            (
+                "capacity_bytes",
+                "Of all mounted segments",
+                now.capacity_bytes,
+            ),
             ("segments", "Mounted segments", now.segments),
             ("leases", "Leases that are not over", now.leases),
             ("clients", "Clients that are alive", now.clients),
-            ("sessions", "Open session streams", self.0.open_sessions() as u64),
+            (
+                "sessions",
+                "Open session streams",
+                self.0.open_sessions() as u64,
+            ),
             ("epoch", "Of this life of the master", self.0.epoch()),
         ];
         for (name, help, value) in gauges {
@@ -143,8 +155,16 @@ impl Collector for StateNumbers {
         }
         let counters = [
             ("evicted_objects", "Objects evicted", now.evicted_objects),
-            ("evicted_bytes", "Bytes that evicted objects took", now.evicted_bytes),
-            ("expired_clients", "Clients that died of silence", now.expired_clients),
+            (
+                "evicted_bytes",
+                "Bytes that evicted objects took",
+                now.evicted_bytes,
+            ),
+            (
+                "expired_clients",
+                "Clients that died of silence",
+                now.expired_clients,
+            ),
             (
                 "abandoned_puts",
                 "Puts that were taken over, or that nobody ended",

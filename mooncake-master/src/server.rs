@@ -7,9 +7,7 @@ use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 use tonic::transport::{Server, server::TcpIncoming};
 
 use crate::{
-    InvalidConfig, MasterConfig, MasterService, admin,
-    service::epoch_by_date,
-    state::State,
+    InvalidConfig, MasterConfig, MasterService, admin, service::epoch_by_date, state::State,
 };
 
 /// The longest message that is taken in: a batch of several thousand of the longest keys.
@@ -39,7 +37,8 @@ impl Master {
         let grpc = tokio::spawn(serve_grpc(listener, service.clone(), stopped.clone()));
         let pages = admin::pages(service.shared());
         let admin = tokio::spawn(async move {
-            let served = axum::serve(admin_listener, pages).with_graceful_shutdown(on_stop(stopped));
+            let served =
+                axum::serve(admin_listener, pages).with_graceful_shutdown(on_stop(stopped));
             if let Err(error) = served.await {
                 tracing::warn!(%error, "the admin pages are gone");
             }

@@ -116,7 +116,8 @@ impl<T> Slab<T> {
         let (at, within) = (slot / CHUNK, slot % CHUNK);
         let chunk = &mut self.chunks[at as usize];
         let vacant = Slot::Vacant { next: chunk.vacant };
-        let Slot::Taken { value, .. } = std::mem::replace(&mut chunk.slots[within as usize], vacant)
+        let Slot::Taken { value, .. } =
+            std::mem::replace(&mut chunk.slots[within as usize], vacant)
         else {
             unreachable!("only a taken slot is removed");
         };
@@ -245,7 +246,11 @@ mod tests {
         for at in all {
             slab.remove(at.slot);
         }
-        let kept = slab.chunks.iter().filter(|c| c.slots.capacity() > 0).count();
+        let kept = slab
+            .chunks
+            .iter()
+            .filter(|c| c.slots.capacity() > 0)
+            .count();
         assert!(kept <= 1, "{kept} chunks are kept for nothing");
     }
 }

@@ -131,9 +131,10 @@ mod tests {
                         Some(offset) => {
                             prop_assert_eq!(offset % alignment, 0);
                             prop_assert!(offset + size <= whole);
-                            prop_assert!(out.iter().all(|&(o, l)| {
+                            let apart = |&(o, l): &(u64, u64)| {
                                 offset + size <= o || o + l.next_multiple_of(alignment) <= offset
-                            }));
+                            };
+                            prop_assert!(out.iter().all(apart));
                             out.push((offset, length));
                         }
                         None => prop_assert!(longest_gap(&out, whole, alignment) < size),

@@ -97,7 +97,10 @@ mod tests {
     fn a_strategy_of_later_is_refused_by_name() {
         let error = "local_first".parse::<AllocationStrategy>().unwrap_err();
         let said = error.to_string();
-        assert!(said.contains("local_first") && said.contains("not available yet"), "{said}");
+        assert!(
+            said.contains("local_first") && said.contains("not available yet"),
+            "{said}"
+        );
         assert_eq!("random".parse(), Ok(AllocationStrategy::Random));
     }
 }

@@ -72,7 +72,11 @@ mod tests {
         let mut drain = Drain::default();
         assert_eq!(drain.goal(marks, fill(900, 0)), 0);
         assert_eq!(drain.goal(marks, fill(901, 0)), 51);
-        assert_eq!(drain.goal(marks, fill(870, 0)), 20, "it goes on below the high mark");
+        assert_eq!(
+            drain.goal(marks, fill(870, 0)),
+            20,
+            "it goes on below the high mark"
+        );
         assert_eq!(drain.goal(marks, fill(850, 0)), 0);
         assert_eq!(drain.goal(marks, fill(870, 0)), 0, "and then rests");
     }

@@ -81,7 +81,11 @@ pub(crate) fn reply(terms: &Terms, operation: &Operation, answer: Answer) -> Rep
                 results,
                 segments,
                 lease,
-                lease_us: if lease == 0 { 0 } else { micros(terms.lease_ttl) },
+                lease_us: if lease == 0 {
+                    0
+                } else {
+                    micros(terms.lease_ttl)
+                },
             })
         }
         Answer::Objects { objects, more } => {
@@ -131,13 +135,22 @@ fn located<T, R>(
         result(found.map_err(|failure| about(operation, at, failure)))
     };
     let results = located.results.into_iter().enumerate().map(one).collect();
-    (results, located.segments.iter().map(|known| segment(known)).collect())
+    (
+        results,
+        located
+            .segments
+            .iter()
+            .map(|known| segment(known))
+            .collect(),
+    )
 }
 
 /// A failure of the operation's key at this place.
 fn about(operation: &Operation, at: usize, failure: Failure) -> ErrorDetail {
     let key: Option<&Key> = match operation {
-        Operation::Describe(keys) | Operation::Exist(keys) | Operation::Lookup(keys) => keys.get(at),
+        Operation::Describe(keys) | Operation::Exist(keys) | Operation::Lookup(keys) => {
+            keys.get(at)
+        }
         Operation::PutEnd(items) | Operation::PutRevoke(items) => items.get(at).map(|item| &item.0),
         Operation::PutStart(put) => put.items.get(at).map(|item| &item.0),
         Operation::Remove(items) => items.get(at).map(|item| &item.0),

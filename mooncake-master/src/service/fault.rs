@@ -27,9 +27,10 @@ pub(crate) fn fault(failure: Failure) -> Fault {
         Failure::ObjectExists => (ErrorCode::ObjectAlreadyExists, Retry::Never),
         Failure::ObjectNotFound => (ErrorCode::ObjectNotFound, Retry::Never),
         Failure::OperationForgotten { .. } => (ErrorCode::Stale, Retry::Never),
-        Failure::PutInProgress { left } => {
-            (ErrorCode::PutInProgress, Retry::Later(left.min(WRITER_RETRY)))
-        }
+        Failure::PutInProgress { left } => (
+            ErrorCode::PutInProgress,
+            Retry::Later(left.min(WRITER_RETRY)),
+        ),
         Failure::QuarantineFull { .. } => (ErrorCode::Busy, Retry::Later(SPACE_RETRY)),
         Failure::Revoked => (ErrorCode::Revoked, Retry::Never),
         Failure::SegmentNotFound => (ErrorCode::SegmentNotFound, Retry::Never),

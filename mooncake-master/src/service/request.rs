@@ -30,7 +30,11 @@ pub(crate) fn operation(
         Request::PutEnd(request) => Operation::PutEnd(incarnations(request.items)?),
         Request::PutRevoke(request) => Operation::PutRevoke(incarnations(request.items)?),
         Request::PutStart(request) => Operation::PutStart(PutStart {
-            items: request.items.into_iter().map(|item| (Key(item.key), item.length)).collect(),
+            items: request
+                .items
+                .into_iter()
+                .map(|item| (Key(item.key), item.length))
+                .collect(),
             replicas: request.replicas,
             preferred: request.preferred_segments,
             draw: draw(),
@@ -63,7 +67,10 @@ fn incarnations(items: Vec<proto::KeyIncarnation>) -> Result<Vec<(Key, Incarnati
     let one = |item: proto::KeyIncarnation| {
         let of = item.incarnation.ok_or_else(|| {
             let key = &item.key[..item.key.len().min(64)];
-            Failure::invalid(format!("key \"{}\" comes without its incarnation", key.escape_ascii()))
+            Failure::invalid(format!(
+                "key \"{}\" comes without its incarnation",
+                key.escape_ascii()
+            ))
         })?;
         Ok((Key(item.key), incarnation(of)))
     };
@@ -86,9 +93,9 @@ fn segment(request: proto::MountSegmentRequest) -> Result<SegmentIdentity, Failu
 }
 
 fn segment_id(id: &[u8]) -> Result<SegmentId, Failure> {
-    let id = id.try_into().map_err(|_| {
-        Failure::invalid(format!("a segment's id has 16 bytes, not {}", id.len()))
-    })?;
+    let id = id
+        .try_into()
+        .map_err(|_| Failure::invalid(format!("a segment's id has 16 bytes, not {}", id.len())))?;
     Ok(SegmentId(id))
 }
 
@@ -105,7 +112,10 @@ mod tests {
             })),
             || 0,
         );
-        assert_eq!(cut, Err(Failure::invalid("a segment's id has 16 bytes, not 15")));
+        assert_eq!(
+            cut,
+            Err(Failure::invalid("a segment's id has 16 bytes, not 15"))
+        );
 
         let nameless = operation(
             Some(Request::PutEnd(proto::PutEndRequest {

@@ -57,11 +57,19 @@ impl SessionStream {
             }
             (None, Some(registration)) => {
                 let client = registration.client;
-                perform(&self.shared, client, frame.acknowledged_below, frame.operations, events);
+                perform(
+                    &self.shared,
+                    client,
+                    frame.acknowledged_below,
+                    frame.operations,
+                    events,
+                );
                 Ok(())
             }
             (Some(_), Some(_)) => Err(misuse("hello was said before on this stream")),
-            (_, None) => Err(misuse("the first frame of a stream says hello and nothing else")),
+            (_, None) => Err(misuse(
+                "the first frame of a stream says hello and nothing else",
+            )),
         }
     }
 
@@ -199,7 +207,11 @@ fn perform(
         number: acknowledged_below,
     });
     let answers = shared.apply_all(
-        acknowledge.iter().chain(commands.iter().filter_map(|(_, command)| command.as_ref().ok())),
+        acknowledge.iter().chain(
+            commands
+                .iter()
+                .filter_map(|(_, command)| command.as_ref().ok()),
+        ),
     );
     let mut answers = answers.into_iter().skip(usize::from(acknowledge.is_some()));
     for (number, command) in commands {

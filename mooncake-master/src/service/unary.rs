@@ -37,7 +37,9 @@ macro_rules! expect {
         match $reply {
             Reply::$kind(response) => Ok(Response::new(response)),
             Reply::Error(detail) => Err(Fault::from(detail).into()),
-            _ => Err(Status::internal("the operation was answered by something else")),
+            _ => Err(Status::internal(
+                "the operation was answered by something else",
+            )),
         }
     };
 }

@@ -91,7 +91,9 @@ impl Clients {
     /// Who has been silent for longer than `ttl`. Time in which the master itself slept is not
     /// held against anybody.
     pub(crate) fn expired(&mut self, now: Time, ttl: Duration) -> Vec<ClientId> {
-        let slept = self.last_tick.map_or(Duration::ZERO, |last| now.since(last));
+        let slept = self
+            .last_tick
+            .map_or(Duration::ZERO, |last| now.since(last));
         self.last_tick = Some(now);
         if slept > ttl / 2 {
             for client in self.all.values_mut() {
@@ -118,7 +120,11 @@ mod tests {
             .all
             .insert(ClientId(1), Client::new(TenantId(0), String::new(), at(0)));
         clients.expired(at(1), TTL);
-        assert_eq!(clients.expired(at(100), TTL), [], "99 of the 100 seconds were our own");
+        assert_eq!(
+            clients.expired(at(100), TTL),
+            [],
+            "99 of the 100 seconds were our own"
+        );
         for second in 101..=108 {
             assert_eq!(clients.expired(at(second), TTL), []);
         }

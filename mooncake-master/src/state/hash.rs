@@ -23,13 +23,19 @@ impl KeyHasher {
         let (blocks, rest) = key.as_chunks::<16>();
         for block in blocks {
             let block = u128::from_le_bytes(*block);
-            state = fold(block as u64 ^ b ^ state, (block >> 64) as u64 ^ c ^ state.rotate_left(32));
+            state = fold(
+                block as u64 ^ b ^ state,
+                (block >> 64) as u64 ^ c ^ state.rotate_left(32),
+            );
         }
         if !rest.is_empty() {
             let mut last = [0; 16];
             last[..rest.len()].copy_from_slice(rest);
             let last = u128::from_le_bytes(last);
-            state = fold(last as u64 ^ b ^ state, (last >> 64) as u64 ^ c ^ state.rotate_left(32));
+            state = fold(
+                last as u64 ^ b ^ state,
+                (last >> 64) as u64 ^ c ^ state.rotate_left(32),
+            );
         }
         fold(state ^ a, b)
     }
@@ -59,14 +65,19 @@ mod tests {
     fn similar_keys_spread_over_low_and_high_bits() {
         let hasher = KeyHasher::new(7);
         let keys = (0..20_000u32).map(|i| format!("model/layer/{i:090}"));
-        let hashes: Vec<u64> = keys.map(|k| hasher.hash(TenantId(0), k.as_bytes())).collect();
+        let hashes: Vec<u64> = keys
+            .map(|k| hasher.hash(TenantId(0), k.as_bytes()))
+            .collect();
         assert_eq!(hashes.iter().collect::<HashSet<_>>().len(), hashes.len());
         for shift in [0, 48] {
             let mut counts = [0u32; 64];
             for hash in &hashes {
                 counts[(hash >> shift) as usize % 64] += 1;
             }
-            assert!(counts.iter().all(|&n| (200..430).contains(&n)), "{counts:?}");
+            assert!(
+                counts.iter().all(|&n| (200..430).contains(&n)),
+                "{counts:?}"
+            );
         }
     }
 

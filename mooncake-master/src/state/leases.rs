@@ -72,6 +72,12 @@ impl Leases {
         (slot != NONE && self.all[slot].until <= now).then(|| self.end(slot))
     }
 
+    /// Bodies covered, counted once for each lease.
+    #[cfg(test)]
+    pub(crate) fn covered(&self) -> usize {
+        self.all.iter().map(|(_, lease)| lease.covered.len()).sum()
+    }
+
     fn end(&mut self, slot: u32) -> Covered {
         self.order.remove(&mut self.all, slot);
         self.all.remove(slot).covered

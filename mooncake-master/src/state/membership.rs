@@ -2,8 +2,7 @@
 
 use super::{
     Answer, ClientId, Failure, MAX_NAME_BYTES, SegmentId, SegmentIdentity, SegmentUsage, State,
-    clients::Client,
-    segments::Mount,
+    clients::Client, segments::Mount,
 };
 use crate::Time;
 
@@ -19,7 +18,9 @@ impl State {
             return Err(Failure::invalid("a client's incarnation is not 0"));
         }
         if name.len() > MAX_NAME_BYTES {
-            return Err(Failure::invalid(format!("a name has at most {MAX_NAME_BYTES} bytes")));
+            return Err(Failure::invalid(format!(
+                "a name has at most {MAX_NAME_BYTES} bytes"
+            )));
         }
         let tenant = self.tenants.intern(tenant)?;
         let resumed = match self.clients.all.get_mut(&id) {
@@ -74,7 +75,9 @@ impl State {
             let owner = Client::new(tenant, segment.owner_name.clone(), now);
             self.clients.all.insert(client, owner);
         } else if segment.owner_name.is_empty() {
-            segment.owner_name.clone_from(&self.clients.all[&client].name);
+            segment
+                .owner_name
+                .clone_from(&self.clients.all[&client].name);
         }
         self.segments.mount(segment);
         Ok(Answer::Done)

@@ -3,9 +3,7 @@
 use smallvec::SmallVec;
 
 use super::{
-    ClientId, Effect, Failure, Key, Replica, Replicas, State,
-    leases::Covered,
-    objects::Phase,
+    ClientId, Effect, Failure, Key, Replica, Replicas, State, leases::Covered, objects::Phase,
     segments::Wish,
 };
 use crate::{
@@ -59,7 +57,8 @@ impl State {
         let at = self.objects.bodies.reference(slot);
         let body = self.objects.bodies.remove(slot);
         for (segment, offset) in body.extents() {
-            self.segments.release_quarantined(segment, offset, body.length);
+            self.segments
+                .release_quarantined(segment, offset, body.length);
         }
         if self.held.remove(&(until, at)) {
             self.cancelled.remove(&body.incarnation.sequence);
@@ -103,7 +102,8 @@ impl State {
                 break;
             }
             self.held.pop_first();
-            self.cancelled.remove(&self.objects.bodies[at.slot].incarnation.sequence);
+            self.cancelled
+                .remove(&self.objects.bodies[at.slot].incarnation.sequence);
             self.free_if_quiet(now, at.slot);
         }
         let hold = self.settings.hold();
@@ -148,8 +148,11 @@ impl State {
             }
         }
         let settings = &self.settings;
-        let longest = settings.lease_ttl.max(settings.put_deadline + settings.hold());
-        self.segments.unmount(segment, reachable.then(|| now + longest));
+        let longest = settings
+            .lease_ttl
+            .max(settings.put_deadline + settings.hold());
+        self.segments
+            .unmount(segment, reachable.then(|| now + longest));
     }
 
     /// `true`: a reader or writer may still go there.
@@ -157,9 +160,9 @@ impl State {
         let body = &mut self.objects.bodies[slot];
         let gone = matches!(body.phase, Phase::Gone { .. });
         let before = body.replicas.len();
-        body.replicas.retain(|replica| {
-            !matches!(replica, Replica::Memory { segment, .. } if *segment == lost)
-        });
+        body.replicas.retain(
+            |replica| !matches!(replica, Replica::Memory { segment, .. } if *segment == lost),
+        );
         if body.replicas.len() == before {
             return false;
         }

@@ -267,7 +267,9 @@ impl State {
                 known: self.seen(now, client),
             },
             Operation::PutEnd(items) => Answer::Keys(self.put_end(now, client, tenant, items)),
-            Operation::PutRevoke(items) => Answer::Keys(self.put_revoke(now, client, tenant, items)),
+            Operation::PutRevoke(items) => {
+                Answer::Keys(self.put_revoke(now, client, tenant, items))
+            }
             Operation::PutStart(put) => answer_of(self.put_start(now, client, tenant, put)),
             Operation::Release(leases) => {
                 for &lease in leases {

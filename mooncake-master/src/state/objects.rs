@@ -3,10 +3,7 @@
 use hashbrown::HashTable;
 
 use super::{
-    ClientId, Incarnation, Object, Replicas,
-    hash::KeyHasher,
-    recency::Recency,
-    tenants::TenantId,
+    ClientId, Incarnation, Object, Replicas, hash::KeyHasher, recency::Recency, tenants::TenantId,
 };
 use crate::{
     Time,

@@ -105,7 +105,9 @@ impl State {
             leases: 0,
         });
         let segments = &self.segments;
-        Ok(self.objects.view(at.slot, |slot| table.place(segments, slot)))
+        Ok(self
+            .objects
+            .view(at.slot, |slot| table.place(segments, slot)))
     }
 
     pub(super) fn put_end(
@@ -135,7 +137,9 @@ impl State {
         key: &Key,
         incarnation: Incarnation,
     ) -> Result<(), Failure> {
-        let slot = self.current(tenant, key, incarnation)?.ok_or(Failure::Revoked)?;
+        let slot = self
+            .current(tenant, key, incarnation)?
+            .ok_or(Failure::Revoked)?;
         match self.objects.bodies[slot].phase {
             Phase::Writing { writer, .. } if writer == caller => {
                 let used = self.next_use(now);

@@ -91,7 +91,9 @@ impl State {
                 Phase::Gone { .. } | Phase::Writing { .. } => (true, now),
             };
             Ok(Description {
-                object: self.objects.view(slot, |slot| table.place(&self.segments, slot)),
+                object: self
+                    .objects
+                    .view(slot, |slot| table.place(&self.segments, slot)),
                 writing,
                 leases: body.leases,
                 idle: now.since(last),

@@ -1,10 +1,6 @@
 //! Removing objects.
 
-use super::{
-    Failure, Incarnation, Key, State, check_key,
-    objects::Phase,
-    tenants::TenantId,
-};
+use super::{Failure, Incarnation, Key, State, check_key, objects::Phase, tenants::TenantId};
 use crate::Time;
 
 impl State {

@@ -88,14 +88,19 @@ impl Segments {
 
     /// What the largest segment holds when it is empty.
     pub(crate) fn largest(&self) -> u64 {
-        let capacities = self.order.iter().map(|&slot| self.at(slot).extents.capacity());
+        let capacities = self
+            .order
+            .iter()
+            .map(|&slot| self.at(slot).extents.capacity());
         capacities.max().unwrap_or(0)
     }
 
     /// The segment could take so many bytes right now.
     pub(crate) fn fits(&self, slot: u32, length: u64) -> bool {
         let extents = &self.at(slot).extents;
-        extents.size_of(length).is_some_and(|size| size <= extents.largest_free())
+        extents
+            .size_of(length)
+            .is_some_and(|size| size <= extents.largest_free())
     }
 
     /// Checks a segment that wants to be mounted.
@@ -104,10 +109,14 @@ impl Segments {
             return Err(Failure::invalid("a segment needs its owner's incarnation"));
         }
         if segment.name.is_empty() {
-            return Err(Failure::invalid("a segment needs the name under which peers open it"));
+            return Err(Failure::invalid(
+                "a segment needs the name under which peers open it",
+            ));
         }
         if segment.name.len().max(segment.owner_name.len()) > MAX_NAME_BYTES {
-            return Err(Failure::invalid(format!("a name has at most {MAX_NAME_BYTES} bytes")));
+            return Err(Failure::invalid(format!(
+                "a name has at most {MAX_NAME_BYTES} bytes"
+            )));
         }
         if segment.length < ALIGNMENT {
             return Err(Failure::invalid(format!(
@@ -116,7 +125,10 @@ impl Segments {
             )));
         }
         if self.capacity.checked_add(segment.length).is_none() {
-            return Err(Failure::invalid(format!("{} bytes are too many", segment.length)));
+            return Err(Failure::invalid(format!(
+                "{} bytes are too many",
+                segment.length
+            )));
         }
         match self.find(segment.id) {
             Some((slot, mounted)) => {
@@ -235,7 +247,10 @@ impl Segments {
         mounted.live += 1;
         mounted.live_bytes += size;
         self.live_bytes += size;
-        placed.push(Replica::Memory { segment: slot, offset });
+        placed.push(Replica::Memory {
+            segment: slot,
+            offset,
+        });
     }
 
     /// A live replica is no longer found, but may still be read or written.

@@ -56,7 +56,9 @@ fn checked(name: &str) -> Result<&str, Failure> {
         return Ok(name);
     };
     let shown: String = name.chars().take(32).collect();
-    Err(Failure::invalid(format!("the tenant name {shown:?} {wrong}")))
+    Err(Failure::invalid(format!(
+        "the tenant name {shown:?} {wrong}"
+    )))
 }
 
 #[cfg(test)]
@@ -67,7 +69,10 @@ mod tests {
     fn a_name_keeps_its_number_and_bad_names_get_none() {
         let mut tenants = Tenants::default();
         let a = tenants.intern("a").unwrap();
-        assert_eq!(tenants.intern("").unwrap(), tenants.intern(DEFAULT_TENANT).unwrap());
+        assert_eq!(
+            tenants.intern("").unwrap(),
+            tenants.intern(DEFAULT_TENANT).unwrap()
+        );
         assert_eq!(tenants.intern("a").unwrap(), a);
         assert_eq!(tenants.find("b").unwrap(), None);
         assert_eq!(&**tenants.name(a), "a");
