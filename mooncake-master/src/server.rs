@@ -15,6 +15,8 @@ const MAX_MESSAGE_BYTES: usize = 64 << 20;
 /// What one stream, and one connection, may have in flight.
 const STREAM_WINDOW: u32 = 4 << 20;
 const CONNECTION_WINDOW: u32 = 16 << 20;
+/// A connection whose peer is gone is noticed after twice this.
+const KEEPALIVE: Duration = Duration::from_secs(10);
 /// Open streams have so long to hear of the end.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -116,6 +118,8 @@ async fn serve_grpc(listener: TcpListener, service: MasterService, stopped: watc
     let served = Server::builder()
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_timeout(Some(KEEPALIVE))
         .add_service(MasterServer::new(service).max_decoding_message_size(MAX_MESSAGE_BYTES))
         .serve_with_incoming_shutdown(incoming, on_stop(stopped))
         .await;

@@ -5,7 +5,9 @@ mod common;
 use std::time::Duration;
 
 use common::Store;
-use mooncake_master::state::{Answer, ClientId, Failure, Operation, SegmentId, Settings};
+use mooncake_master::state::{
+    Answer, Caller, ClientId, Command, Failure, Operation, SegmentId, SegmentIdentity, Settings,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -56,7 +58,7 @@ fn law_10_time_that_the_master_slept_is_not_held_against_it() {
     let mut store = Store::of(MIB, Settings::default());
     store.pass(Duration::from_secs(2), &[1]);
     store.now += Duration::from_secs(3600);
-    store.apply(mooncake_master::state::Command::Tick);
+    store.apply(Command::Tick);
     assert_eq!(store.state.counters().clients, 1);
     store.pass(Duration::from_secs(11), &[]);
     assert_eq!(store.state.counters().clients, 0);
@@ -100,4 +102,40 @@ fn law_07_a_life_of_a_segment_that_readers_may_still_use_does_not_come_back() {
     let stale = Answer::Refused(Failure::StaleSegment { generation: 0 });
     assert_eq!(store.mount(1, 1, 0, MIB), stale);
     assert_eq!(store.mount(1, 1, 1, MIB), Answer::Done);
+}
+
+#[test]
+fn an_owner_known_by_single_calls_can_say_hello_later() {
+    let mut store = Store::new(Settings::default());
+    let segment = SegmentIdentity {
+        id: SegmentId([1; 16]),
+        name: "segment".into(),
+        owner: ClientId(1),
+        registration: 1,
+        generation: 0,
+        length: MIB,
+        owner_name: String::new(),
+    };
+    let caller = Caller::Unary {
+        client: ClientId(1),
+        tenant: String::new(),
+    };
+    let operation = Operation::Mount(segment);
+    let mounted = store.apply(Command::Perform { caller, operation });
+    assert_eq!(mounted.answer, Answer::Done);
+    let early = store.ask(1, Operation::Ping);
+    assert_eq!(early, Answer::Refused(Failure::Fenced));
+    let (client, name) = (ClientId(1), String::new());
+    let tenant = "t".to_owned();
+    let hello = Command::Hello {
+        client,
+        tenant,
+        name,
+    };
+    assert_eq!(store.apply(hello).answer, Answer::Hello { resumed: true });
+    assert!(
+        matches!(store.hello(1), Answer::Refused(_)),
+        "bound to a tenant for life"
+    );
+    store.put(1, "k", 1);
 }

@@ -26,7 +26,7 @@ const PROTOCOL: u32 = 1;
 const FRAMES_A_POLL: usize = 64;
 const EVENTS_A_FRAME: usize = 1024;
 
-/// See the [module](self).
+/// What a client's session receives: answers to its operations, and what others caused.
 #[derive(Debug)]
 pub struct SessionStream {
     shared: Arc<Shared>,

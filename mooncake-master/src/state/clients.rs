@@ -13,14 +13,15 @@ const MAX_UNACKNOWLEDGED: usize = 65_536;
 
 #[derive(Debug)]
 pub(crate) struct Client {
-    pub(crate) tenant: TenantId,
+    /// Known once it has said hello.
+    pub(crate) tenant: Option<TenantId>,
     pub(crate) name: String,
     pub(crate) last_seen: Time,
     answers: Answers,
 }
 
 impl Client {
-    pub(crate) fn new(tenant: TenantId, name: String, now: Time) -> Self {
+    pub(crate) fn new(tenant: Option<TenantId>, name: String, now: Time) -> Self {
         Self {
             tenant,
             name,
@@ -118,7 +119,7 @@ mod tests {
         clients.expired(at(0), TTL);
         clients
             .all
-            .insert(ClientId(1), Client::new(TenantId(0), String::new(), at(0)));
+            .insert(ClientId(1), Client::new(None, String::new(), at(0)));
         clients.expired(at(1), TTL);
         assert_eq!(
             clients.expired(at(100), TTL),

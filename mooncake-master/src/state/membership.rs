@@ -24,19 +24,23 @@ impl State {
         }
         let tenant = self.tenants.intern(tenant)?;
         let resumed = match self.clients.all.get_mut(&id) {
-            Some(client) if client.tenant != tenant => {
-                let bound = self.tenants.name(client.tenant);
+            Some(Client {
+                tenant: Some(bound),
+                ..
+            }) if *bound != tenant => {
+                let bound = self.tenants.name(*bound);
                 return Err(Failure::invalid(format!(
                     "client {id} works on tenant {bound:?} for all its life"
                 )));
             }
             Some(client) => {
+                client.tenant = Some(tenant);
                 client.last_seen = now;
                 name.clone_into(&mut client.name);
                 true
             }
             None => {
-                let client = Client::new(tenant, name.to_owned(), now);
+                let client = Client::new(Some(tenant), name.to_owned(), now);
                 self.clients.all.insert(id, client);
                 false
             }
@@ -71,8 +75,7 @@ impl State {
         let mut segment = segment.clone();
         if !self.seen(now, client) {
             // Through a single call: from now on the owner must ping.
-            let tenant = self.tenants.intern("")?;
-            let owner = Client::new(tenant, segment.owner_name.clone(), now);
+            let owner = Client::new(None, segment.owner_name.clone(), now);
             self.clients.all.insert(client, owner);
         } else if segment.owner_name.is_empty() {
             segment

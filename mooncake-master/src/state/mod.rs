@@ -222,7 +222,10 @@ impl State {
                     return Answer::Refused(Failure::Fenced);
                 };
                 client.last_seen = now;
-                let tenant = Some(client.tenant);
+                let tenant = client.tenant;
+                if tenant.is_none() {
+                    return Answer::Refused(Failure::Fenced);
+                }
                 if !operation.mutates() {
                     return self.operate(now, *id, tenant, operation);
                 }
