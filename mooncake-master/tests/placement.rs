@@ -5,7 +5,10 @@ mod common;
 use std::collections::BTreeSet;
 
 use common::{Store, key, put};
-use mooncake_master::state::{Answer, Failure, Object, Operation, PutStart, Replica, Settings};
+use mooncake_master::state::{
+    Answer, ClientId, Failure, Object, Operation, PutStart, Replica, SegmentId, SegmentIdentity,
+    Settings,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -55,6 +58,30 @@ fn replicas_lie_on_segments_of_different_names() {
     };
     let (_, names) = start(&mut store, wish).expect("fewer replicas are better than none");
     assert_eq!(names.len(), 3);
+}
+
+#[test]
+fn segments_of_one_name_never_hold_two_replicas_of_an_object() {
+    let mut store = store(2, MIB);
+    for id in 3..6 {
+        let twin = SegmentIdentity {
+            id: SegmentId([id; 16]),
+            name: "segment-1".into(),
+            owner: ClientId(1),
+            registration: 1,
+            generation: 0,
+            length: MIB,
+            owner_name: String::new(),
+        };
+        assert_eq!(store.ask(1, Operation::Mount(twin)), Answer::Done);
+    }
+    let wish = PutStart {
+        replicas: 3,
+        preferred: vec!["segment-1".to_owned(), "segment-1".to_owned()],
+        ..put(&[("k", 100)])
+    };
+    let (_, names) = start(&mut store, wish).expect("there is room");
+    assert_eq!(names, ["segment-1", "segment-2"]);
 }
 
 #[test]

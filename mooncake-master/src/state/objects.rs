@@ -49,11 +49,26 @@ impl Linked for Body {
     }
 }
 
+/// Holds the hash beside the slot: neither growing the index nor passing by a neighbour on the way
+/// to a key goes to the bodies, of which each is a cache miss.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    hash: u32,
+    slot: u32,
+}
+
+impl Entry {
+    /// What the index sees of a hash: all 64 bits, from the half that entries keep.
+    fn spread(hash: u32) -> u64 {
+        u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Objects {
     pub(crate) bodies: Slab<Body>,
-    /// Slots of all bodies that are not gone.
-    index: HashTable<u32>,
+    /// All bodies that are not gone.
+    index: HashTable<Entry>,
     hasher: KeyHasher,
     /// Complete ones, the latest used in front.
     pub(crate) recency: Recency,
@@ -81,13 +96,19 @@ impl Objects {
 
     /// The one body that the key stands for now.
     pub(crate) fn find(&self, tenant: TenantId, key: &[u8]) -> Option<u32> {
-        let hash = self.hasher.hash(tenant, key);
-        self.index
-            .find(hash, |&slot| {
-                let body = &self.bodies[slot];
+        let hash = self.hash(tenant, key);
+        let same = |entry: &Entry| {
+            entry.hash == hash && {
+                let body = &self.bodies[entry.slot];
                 body.tenant == tenant && *body.key == *key
-            })
-            .copied()
+            }
+        };
+        let entry = self.index.find(Entry::spread(hash), same)?;
+        Some(entry.slot)
+    }
+
+    fn hash(&self, tenant: TenantId, key: &[u8]) -> u32 {
+        self.hasher.hash(tenant, key) as u32
     }
 
     /// The body that the key stands for, if it can be read.
@@ -98,13 +119,16 @@ impl Objects {
 
     /// Takes in a put that begins. Its key must be free.
     pub(crate) fn start(&mut self, body: Body) -> Ref {
-        let hash = self.hasher.hash(body.tenant, &body.key);
+        let hash = self.hash(body.tenant, &body.key);
         let at = self.bodies.insert(body);
-        let (bodies, hasher) = (&self.bodies, self.hasher);
-        self.index.insert_unique(hash, at.slot, |&slot| {
-            let body = &bodies[slot];
-            hasher.hash(body.tenant, &body.key)
-        });
+        let entry = Entry {
+            hash,
+            slot: at.slot,
+        };
+        self.index
+            .insert_unique(Entry::spread(hash), entry, |entry| {
+                Entry::spread(entry.hash)
+            });
         self.writing.push_front(&mut self.bodies, at.slot);
         self.puts += 1;
         at
@@ -130,17 +154,15 @@ impl Objects {
             }
         }
         let body = &self.bodies[slot];
-        let hash = self.hasher.hash(body.tenant, &body.key);
+        let hash = self.hash(body.tenant, &body.key);
         self.index
-            .find_entry(hash, |&other| other == slot)
+            .find_entry(Entry::spread(hash), |entry| entry.slot == slot)
             .expect("a body that is not gone is in the index")
             .remove();
-        let (bodies, hasher) = (&self.bodies, self.hasher);
         if self.index.capacity() > 4096 && self.index.len() < self.index.capacity() / 8 {
-            self.index.shrink_to(self.index.len() * 2, |&slot| {
-                let body = &bodies[slot];
-                hasher.hash(body.tenant, &body.key)
-            });
+            let room = self.index.len() * 2;
+            self.index
+                .shrink_to(room, |entry| Entry::spread(entry.hash));
         }
     }
 
