@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// The longest message that is taken in: a batch of several thousand of the longest keys.
-const MAX_MESSAGE_BYTES: usize = 64 << 20;
+const MAX_MESSAGE_BYTES: usize = 16 << 20;
 /// What one stream, and one connection, may have in flight.
 const STREAM_WINDOW: u32 = 4 << 20;
 const CONNECTION_WINDOW: u32 = 16 << 20;

@@ -7,6 +7,9 @@ use crate::state::{
     SegmentIdentity,
 };
 
+/// Keys, or leases, in one operation: it holds up all others for as long as it takes.
+const MAX_BATCH: usize = 65_536;
+
 /// What the request asks for. `draw` is for what is decided by chance.
 pub(crate) fn operation(
     request: Option<Request>,
@@ -15,6 +18,25 @@ pub(crate) fn operation(
     let request = request.ok_or_else(|| {
         Failure::invalid("the operation is empty, or of a kind that this master does not know")
     })?;
+    let count = match &request {
+        Request::Describe(request) => request.keys.len(),
+        Request::Exist(request) => request.keys.len(),
+        Request::Lookup(request) => request.keys.len(),
+        Request::PutEnd(request) => request.items.len(),
+        Request::PutRevoke(request) => request.items.len(),
+        Request::PutStart(request) => request.items.len(),
+        Request::Release(request) => request.leases.len(),
+        Request::Remove(request) => request.items.len(),
+        Request::ListObjects(_)
+        | Request::ListSegments(_)
+        | Request::MountSegment(_)
+        | Request::Ping(_)
+        | Request::UnmountSegment(_) => 0,
+    };
+    if count > MAX_BATCH {
+        let what = format!("an operation takes at most {MAX_BATCH} entries, not {count}");
+        return Err(Failure::invalid(what));
+    }
     Ok(match request {
         Request::Describe(request) => Operation::Describe(keys(request.keys)),
         Request::Exist(request) => Operation::Exist(keys(request.keys)),
@@ -129,5 +151,8 @@ mod tests {
         );
         assert!(nameless.unwrap_err().to_string().contains(r"k\xff"));
         assert!(operation(None, || 0).is_err());
+        let leases = vec![1; MAX_BATCH + 1];
+        let many = Request::Release(proto::ReleaseRequest { leases });
+        assert!(operation(Some(many), || 0).is_err());
     }
 }

@@ -85,8 +85,9 @@ impl SessionStream {
                     Ok(()) => continue,
                     Err(status) => Err(status),
                 },
-                // The client is gone without a word; it may come back and resume.
-                Some(Err(_)) | None => Ok(()),
+                // The client is gone, or sent what cannot be read; it may come back and resume.
+                Some(Err(status)) => Err(status),
+                None => Ok(()),
             };
             self.end = Some(ended);
             break;
