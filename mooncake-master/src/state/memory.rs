@@ -17,61 +17,81 @@ use crate::{
 const EVICTIONS_A_STEP: usize = 1024;
 
 impl State {
-    /// Takes a body out of sight. Its memory is free at once unless somebody reads it, or may write
-    /// to it before `until`.
-    pub(super) fn retire(&mut self, now: Time, slot: u32, until: Time) {
+    /// Takes a body out of sight. Its memory is free at once unless somebody reads it.
+    pub(super) fn retire(&mut self, now: Time, slot: u32) {
+        if let Phase::Writing { put } = self.put_out_of_sight(slot) {
+            self.objects.close_put(put);
+        }
+        self.free_if_quiet(now, slot);
+    }
+
+    /// Takes a put out of sight whose writer does not know, and may go on until its deadline and the
+    /// longest budget of a write frame are over.
+    pub(super) fn cancel(&mut self, now: Time, slot: u32) {
+        if let Phase::Writing { put } = self.put_out_of_sight(slot) {
+            let until = self.objects.put(put).deadline + self.settings.hold();
+            let at = self.objects.bodies.reference(slot);
+            let body = &mut self.objects.bodies[slot];
+            body.phase = Phase::Gone { put: Some(put) };
+            self.held.insert((until, at));
+            self.cancelled.insert(body.incarnation.sequence, at);
+        }
+        self.free_if_quiet(now, slot);
+    }
+
+    /// What the body was.
+    fn put_out_of_sight(&mut self, slot: u32) -> Phase {
         let was = self.objects.bodies[slot].phase;
         self.objects.forget(slot);
-        let writer = match was {
-            Phase::Writing { writer, .. } => writer,
-            Phase::Complete { .. } => {
-                self.invalidate(slot);
-                ClientId::NOBODY
-            }
-            Phase::Gone { .. } => unreachable!("a body goes once"),
-        };
+        if matches!(was, Phase::Complete { .. }) {
+            self.invalidate(slot);
+        }
         let body = &mut self.objects.bodies[slot];
-        body.phase = Phase::Gone { until, writer };
+        body.phase = Phase::Gone { put: None };
         for (segment, _) in body.extents() {
             self.segments.quarantine(segment, body.length);
         }
-        if until > now {
-            let sequence = body.incarnation.sequence;
-            let at = self.objects.bodies.reference(slot);
-            self.held.insert((until, at));
-            self.cancelled.insert(sequence, at);
-        }
-        self.free_if_quiet(now, slot);
+        was
     }
 
     /// Gives a gone body's memory back once nobody can reach it.
     fn free_if_quiet(&mut self, now: Time, slot: u32) {
         let body = &self.objects.bodies[slot];
-        let Phase::Gone { until, .. } = body.phase else {
+        let Phase::Gone { put } = body.phase else {
             return;
         };
-        let lost = body.replicas.is_empty();
-        if body.leases > 0 || (until > now && !lost) {
+        if body.leases > 0 {
             return;
         }
-        let at = self.objects.bodies.reference(slot);
+        if let Some(put) = put {
+            let until = self.objects.put(put).deadline + self.settings.hold();
+            let lost = body.replicas.is_empty();
+            if until > now && !lost {
+                return;
+            }
+            let at = self.objects.bodies.reference(slot);
+            self.held.remove(&(until, at));
+            self.cancelled.remove(&body.incarnation.sequence);
+            self.objects.close_put(put);
+        }
         let body = self.objects.bodies.remove(slot);
         for (segment, offset) in body.extents() {
             self.segments
                 .release_quarantined(segment, offset, body.length);
         }
-        if self.held.remove(&(until, at)) {
-            self.cancelled.remove(&body.incarnation.sequence);
-        }
     }
 
-    /// The writer of a gone put says that no byte of it moves any more.
+    /// The writer of a cancelled put says that no byte of it moves any more.
     pub(super) fn quieten(&mut self, now: Time, at: Ref) {
         let body = &mut self.objects.bodies[at.slot];
-        if let Phase::Gone { until, .. } = &mut body.phase {
-            self.held.remove(&(*until, at));
-            self.cancelled.remove(&body.incarnation.sequence);
-            *until = now;
+        if let Phase::Gone { put } = &mut body.phase
+            && let Some(put) = put.take()
+        {
+            let until = self.objects.put(put).deadline + self.settings.hold();
+            self.held.remove(&(until, at));
+            self.cancelled
+                .remove(&self.objects.bodies[at.slot].incarnation.sequence);
+            self.objects.close_put(put);
         }
         self.free_if_quiet(now, at.slot);
     }
@@ -97,22 +117,18 @@ impl State {
         while let Some(covered) = self.leases.expire(now) {
             self.uncover(now, &covered);
         }
-        while let Some(&(until, at)) = self.held.first() {
-            if until > now {
-                break;
-            }
-            self.held.pop_first();
-            self.cancelled
-                .remove(&self.objects.bodies[at.slot].incarnation.sequence);
+        while let Some(&(until, at)) = self.held.first()
+            && until <= now
+        {
             self.free_if_quiet(now, at.slot);
         }
         let hold = self.settings.hold();
         while self.objects.writing.back != NONE {
             let slot = self.objects.writing.back;
             match self.objects.bodies[slot].phase {
-                Phase::Writing { deadline, .. } if deadline + hold <= now => {
+                Phase::Writing { put } if self.objects.put(put).deadline + hold <= now => {
                     self.totals.abandoned_puts += 1;
-                    self.retire(now, slot, now);
+                    self.retire(now, slot);
                 }
                 _ => break,
             }
@@ -121,16 +137,15 @@ impl State {
 
     /// Drops the puts that a dead client has begun.
     pub(super) fn drop_puts_of(&mut self, now: Time, id: ClientId) {
-        let hold = self.settings.hold();
         let mut slot = self.objects.writing.back;
         while slot != NONE {
             let body = &self.objects.bodies[slot];
             let newer = body.links.prev;
-            if let Phase::Writing { writer, deadline } = body.phase
-                && writer == id
+            if let Phase::Writing { put } = body.phase
+                && self.objects.put(put).writer == id
             {
                 self.totals.abandoned_puts += 1;
-                self.retire(now, slot, deadline + hold);
+                self.cancel(now, slot);
             }
             slot = newer;
         }
@@ -172,7 +187,7 @@ impl State {
         if empty && gone {
             self.free_if_quiet(now, slot);
         } else if empty {
-            self.retire(now, slot, now);
+            self.retire(now, slot);
         }
         reachable
     }

@@ -175,7 +175,7 @@ impl State {
     pub fn counters(&self) -> Counters {
         Counters {
             objects: self.objects.complete(),
-            puts_in_progress: self.objects.puts,
+            puts_in_progress: self.objects.in_progress,
             used_bytes: self.segments.live_bytes,
             quarantined_bytes: self.segments.quarantined_bytes,
             capacity_bytes: self.segments.capacity,

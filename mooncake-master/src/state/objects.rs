@@ -1,5 +1,7 @@
 //! The table of objects: bodies in a slab, an index by key, and what a body is.
 
+use std::num::NonZeroU32;
+
 use hashbrown::HashTable;
 
 use super::{
@@ -30,10 +32,22 @@ pub(crate) struct Body {
 pub(crate) enum Phase {
     /// Readable. `used` is its place in the order of uses: no two are equal.
     Complete { used: Time },
-    /// Not found any more; its memory waits for leases, and for `until` if `writer` may still write.
-    Gone { until: Time, writer: ClientId },
-    /// A put that another writer may take over from `deadline` on.
-    Writing { writer: ClientId, deadline: Time },
+    /// Not found any more; its memory waits for leases, and for the put's writer if there is one.
+    Gone { put: Option<PutSlot> },
+    /// A put under way.
+    Writing { put: PutSlot },
+}
+
+/// Stands in `Objects::puts`: few objects are being written, so that all others do without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PutSlot(NonZeroU32);
+
+/// A writer's permission, until it ends its put or nothing of it can land any more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Put {
+    pub(crate) writer: ClientId,
+    /// From here on another writer may take the key over.
+    pub(crate) deadline: Time,
 }
 
 impl Body {
@@ -74,7 +88,9 @@ pub(crate) struct Objects {
     pub(crate) recency: Recency,
     /// Puts under way, the latest started in front.
     pub(crate) writing: List,
-    pub(crate) puts: u64,
+    /// How many these are.
+    pub(crate) in_progress: u64,
+    puts: Slab<Put>,
 }
 
 impl Objects {
@@ -85,13 +101,14 @@ impl Objects {
             hasher: KeyHasher::new(seed),
             recency: Recency::new(),
             writing: List::EMPTY,
-            puts: 0,
+            in_progress: 0,
+            puts: Slab::new(),
         }
     }
 
     /// Complete objects.
     pub(crate) fn complete(&self) -> u64 {
-        self.index.len() as u64 - self.puts
+        self.index.len() as u64 - self.in_progress
     }
 
     /// The one body that the key stands for now.
@@ -130,15 +147,37 @@ impl Objects {
                 Entry::spread(entry.hash)
             });
         self.writing.push_front(&mut self.bodies, at.slot);
-        self.puts += 1;
+        self.in_progress += 1;
         at
+    }
+
+    pub(crate) fn open_put(&mut self, put: Put) -> PutSlot {
+        let at = self.puts.insert(put);
+        PutSlot(NonZeroU32::MIN.saturating_add(at.slot))
+    }
+
+    pub(crate) fn put(&self, PutSlot(at): PutSlot) -> Put {
+        self.puts[at.get() - 1]
+    }
+
+    pub(crate) fn close_put(&mut self, PutSlot(at): PutSlot) {
+        self.puts.remove(at.get() - 1);
+    }
+
+    /// Puts under way, and cancelled ones that may not be quiet.
+    #[cfg(test)]
+    pub(crate) fn open_puts(&self) -> usize {
+        self.puts.len()
     }
 
     /// A put has ended well.
     pub(crate) fn complete_put(&mut self, slot: u32, used: Time) {
         self.writing.remove(&mut self.bodies, slot);
-        self.puts -= 1;
-        self.bodies[slot].phase = Phase::Complete { used };
+        self.in_progress -= 1;
+        let was = std::mem::replace(&mut self.bodies[slot].phase, Phase::Complete { used });
+        if let Phase::Writing { put } = was {
+            self.close_put(put);
+        }
         self.recency.push_front(&mut self.bodies, slot);
     }
 
@@ -150,7 +189,7 @@ impl Objects {
             Phase::Gone { .. } => unreachable!("a body goes once"),
             Phase::Writing { .. } => {
                 self.writing.remove(&mut self.bodies, slot);
-                self.puts -= 1;
+                self.in_progress -= 1;
             }
         }
         let body = &self.bodies[slot];
@@ -183,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_body_stays_small() {
-        assert!(size_of::<Body>() <= 112, "{} bytes", size_of::<Body>());
+        assert!(size_of::<Body>() <= 96, "{} bytes", size_of::<Body>());
         assert!(size_of::<super::super::Replica>() <= 16);
     }
 }

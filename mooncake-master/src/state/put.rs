@@ -3,7 +3,7 @@
 use super::{
     Answer, ClientId, Failure, Incarnation, Key, Located, Object, PutStart, State, check_key,
     hash::spread,
-    objects::{Body, Phase},
+    objects::{Body, Phase, Put, PutSlot},
     segments::{Table, Wish},
     tenants::TenantId,
 };
@@ -72,22 +72,26 @@ impl State {
         if let Some(slot) = self.objects.find(tenant, bytes) {
             match self.objects.bodies[slot].phase {
                 Phase::Complete { .. } => return Err(Failure::ObjectExists),
-                Phase::Writing { deadline, .. } if deadline > now => {
-                    let left = deadline.since(now);
-                    return Err(Failure::PutInProgress { left });
+                Phase::Writing { put } => {
+                    let left = self.objects.put(put).deadline.since(now);
+                    if !left.is_zero() {
+                        return Err(Failure::PutInProgress { left });
+                    }
                 }
-                Phase::Writing { .. } | Phase::Gone { .. } => {}
+                Phase::Gone { .. } => {}
             }
         }
         let replicas = self.allocate(now, wish)?;
         // Looked for again: making room may have ended the late put by itself.
-        if let Some(slot) = self.objects.find(tenant, bytes)
-            && let Phase::Writing { deadline, .. } = self.objects.bodies[slot].phase
-        {
+        if let Some(slot) = self.objects.find(tenant, bytes) {
             self.totals.abandoned_puts += 1;
-            self.retire(now, slot, deadline + self.settings.hold());
+            self.cancel(now, slot);
         }
         self.sequence += 1;
+        let put = self.objects.open_put(Put {
+            writer,
+            deadline: now + self.settings.put_deadline,
+        });
         let at = self.objects.start(Body {
             key: bytes.into(),
             incarnation: Incarnation {
@@ -96,10 +100,7 @@ impl State {
             },
             length: wish.length,
             replicas,
-            phase: Phase::Writing {
-                writer,
-                deadline: now + self.settings.put_deadline,
-            },
+            phase: Phase::Writing { put },
             links: Links::LOOSE,
             tenant,
             leases: 0,
@@ -141,12 +142,12 @@ impl State {
             .current(tenant, key, incarnation)?
             .ok_or(Failure::Revoked)?;
         match self.objects.bodies[slot].phase {
-            Phase::Writing { writer, .. } if writer == caller => {
+            Phase::Writing { put } => {
+                self.check_writer(put, caller)?;
                 let used = self.next_use(now);
                 self.objects.complete_put(slot, used);
                 Ok(())
             }
-            Phase::Writing { writer: owner, .. } => Err(Failure::IllegalClient { owner }),
             Phase::Complete { .. } => Ok(()),
             Phase::Gone { .. } => Err(Failure::Revoked),
         }
@@ -175,11 +176,11 @@ impl State {
     ) -> Result<(), Failure> {
         if let Some(slot) = self.current(tenant, key, incarnation)? {
             return match self.objects.bodies[slot].phase {
-                Phase::Writing { writer, .. } if writer == caller => {
-                    self.retire(now, slot, now);
+                Phase::Writing { put } => {
+                    self.check_writer(put, caller)?;
+                    self.retire(now, slot);
                     Ok(())
                 }
-                Phase::Writing { writer: owner, .. } => Err(Failure::IllegalClient { owner }),
                 Phase::Complete { .. } => Err(Failure::ObjectExists),
                 Phase::Gone { .. } => Ok(()),
             };
@@ -188,10 +189,19 @@ impl State {
         if let Some(&at) = self.cancelled.get(&incarnation.sequence) {
             let body = &self.objects.bodies[at.slot];
             if body.incarnation == incarnation
-                && matches!(body.phase, Phase::Gone { writer, .. } if writer == caller)
+                && let Phase::Gone { put: Some(put) } = body.phase
+                && self.objects.put(put).writer == caller
             {
                 self.quieten(now, at);
             }
+        }
+        Ok(())
+    }
+
+    fn check_writer(&self, put: PutSlot, caller: ClientId) -> Result<(), Failure> {
+        let owner = self.objects.put(put).writer;
+        if owner != caller {
+            return Err(Failure::IllegalClient { owner });
         }
         Ok(())
     }

@@ -31,12 +31,10 @@ impl State {
         if incarnation.is_some_and(|named| named != body.incarnation) {
             return Err(Failure::ObjectNotFound);
         }
-        // A put under way is cancelled; its writer does not know yet, and may go on for a while.
-        let until = match body.phase {
-            Phase::Writing { deadline, .. } => deadline + self.settings.hold(),
-            Phase::Complete { .. } | Phase::Gone { .. } => now,
-        };
-        self.retire(now, slot, until);
+        match body.phase {
+            Phase::Writing { .. } => self.cancel(now, slot),
+            Phase::Complete { .. } | Phase::Gone { .. } => self.retire(now, slot),
+        }
         Ok(())
     }
 }

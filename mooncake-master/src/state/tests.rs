@@ -23,16 +23,24 @@ impl State {
     fn check_books(&self) {
         let bodies: Vec<_> = self.objects.bodies.iter().collect();
         let (mut live, mut quarantined) = (0, 0);
+        let mut held = 0;
         let (mut leases, mut listed, mut complete, mut writing) = (0, 0, 0, 0);
         for (slot, body) in &bodies {
             let size = body.length.next_multiple_of(64) * body.extents().count() as u64;
             leases += body.leases as usize;
             match body.phase {
-                Phase::Gone { until, .. } => {
+                Phase::Gone { put } => {
                     quarantined += size;
-                    let at = self.objects.bodies.reference(*slot);
-                    let held = self.held.contains(&(until, at));
-                    assert!(body.leases > 0 || held, "{body:?} waits for nothing");
+                    assert!(
+                        body.leases > 0 || put.is_some(),
+                        "{body:?} waits for nothing"
+                    );
+                    if let Some(put) = put {
+                        let until = self.objects.put(put).deadline + self.settings.hold();
+                        let at = self.objects.bodies.reference(*slot);
+                        assert!(self.held.contains(&(until, at)));
+                        held += 1;
+                    }
                 }
                 Phase::Complete { .. } => complete += 1,
                 Phase::Writing { .. } => {
@@ -56,7 +64,8 @@ impl State {
         }
         assert!(listed <= complete);
         assert_eq!(leases, self.leases.covered());
-        assert_eq!(self.held.len(), self.cancelled.len());
+        assert_eq!((self.held.len(), self.cancelled.len()), (held, held));
+        assert_eq!(self.objects.open_puts() as u64, writing + held as u64);
         let counters = self.counters();
         assert_eq!(
             (counters.objects, counters.puts_in_progress),
