@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::Store;
-use mooncake_master::state::{ClientId, Failure, Settings};
+use mooncake_master::state::{Answer, ClientId, Failure, Settings};
 
 const MIB: u64 = 1 << 20;
 
@@ -139,6 +139,15 @@ fn odd_requests_are_refused_in_words() {
         store.start(1, "k", length),
         Err(Failure::TooLarge { length, limit })
     );
+    let length = u64::MAX;
+    assert_eq!(
+        store.start(1, "k", length),
+        Err(Failure::TooLarge { length, limit })
+    );
+    assert!(matches!(
+        store.mount(1, 2, 0, u64::MAX),
+        Answer::Refused(Failure::InvalidParams { .. })
+    ));
     assert!(matches!(
         store.start(1, "k", 0),
         Err(Failure::InvalidParams { .. })

@@ -123,7 +123,67 @@ fn segment_id(id: &[u8]) -> Result<SegmentId, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use mooncake_proto::master::ClientFrame;
+    use proptest::prelude::*;
+    use prost::Message;
+
     use super::*;
+    use crate::{
+        Time,
+        state::{Caller, Command, Settings, State},
+    };
+
+    /// One field of a message: its number, its kind, and bytes that may be a message themselves.
+    fn field() -> impl Strategy<Value = Vec<u8>> {
+        let leaf = prop_oneof![
+            (1u8..16, any::<u64>()).prop_map(|(tag, value)| {
+                let mut bytes = vec![tag << 3];
+                prost::encode_length_delimiter(value as usize, &mut bytes).unwrap();
+                bytes
+            }),
+            (1u8..16, prop::collection::vec(any::<u8>(), 0..20)).prop_map(|(tag, text)| {
+                let mut bytes = vec![tag << 3 | 2, text.len() as u8];
+                bytes.extend(text);
+                bytes
+            }),
+        ];
+        leaf.prop_recursive(4, 32, 4, |inner| {
+            (1u8..16, prop::collection::vec(inner, 1..4)).prop_map(|(tag, fields)| {
+                let fields = fields.concat();
+                let mut bytes = vec![tag << 3 | 2];
+                prost::encode_length_delimiter(fields.len(), &mut bytes).unwrap();
+                bytes.extend(fields);
+                bytes
+            })
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+        #[test]
+        fn law_04_whatever_comes_is_answered_or_refused(
+            operations in prop::collection::vec(prop::collection::vec(field(), 1..4), 1..4)
+        ) {
+            let client = ClientId(1);
+            let mut state = State::new(1, Settings::default());
+            let (tenant, name) = (String::new(), String::new());
+            state.apply(Time::ZERO, &Command::Hello { client, tenant, name });
+            for fields in operations {
+                let fields = fields.concat();
+                let Ok(operation) = proto::Operation::decode(&fields[..]) else { continue };
+                let number = operation.number;
+                if let Ok(operation) = super::operation(operation.operation, || 0) {
+                    let caller = Caller::Session { client, number };
+                    state.apply(Time(1), &Command::Perform { caller, operation });
+                }
+            }
+        }
+
+        #[test]
+        fn law_04_frames_of_noise_are_decoded_or_refused(noise in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = ClientFrame::decode(&noise[..]);
+        }
+    }
 
     #[test]
     fn what_is_malformed_is_refused_by_name() {
