@@ -19,7 +19,7 @@ const EVICTIONS_A_STEP: usize = 1024;
 impl State {
     /// Takes a body out of sight. Its memory is free at once unless somebody reads it.
     pub(super) fn retire(&mut self, now: Time, slot: u32) {
-        if let Phase::Writing { put } = self.put_out_of_sight(slot) {
+        if let Phase::Writing { put } = self.hide(slot) {
             self.objects.close_put(put);
         }
         self.free_if_quiet(now, slot);
@@ -28,7 +28,7 @@ impl State {
     /// Takes a put out of sight whose writer does not know, and may go on until its deadline and the
     /// longest budget of a write frame are over.
     pub(super) fn cancel(&mut self, now: Time, slot: u32) {
-        if let Phase::Writing { put } = self.put_out_of_sight(slot) {
+        if let Phase::Writing { put } = self.hide(slot) {
             let until = self.objects.put(put).deadline + self.settings.hold();
             let at = self.objects.bodies.reference(slot);
             let body = &mut self.objects.bodies[slot];
@@ -39,8 +39,8 @@ impl State {
         self.free_if_quiet(now, slot);
     }
 
-    /// What the body was.
-    fn put_out_of_sight(&mut self, slot: u32) -> Phase {
+    /// The key stands for nothing from now on; what the body was.
+    fn hide(&mut self, slot: u32) -> Phase {
         let was = self.objects.bodies[slot].phase;
         self.objects.forget(slot);
         if matches!(was, Phase::Complete { .. }) {
