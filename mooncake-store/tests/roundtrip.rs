@@ -38,7 +38,9 @@ impl Cluster {
 
     async fn client(&self) -> RealClient {
         let address = self.master.address().to_string();
-        RealClient::connect(&address, ClientOptions::default()).await.unwrap()
+        RealClient::connect(&address, ClientOptions::default())
+            .await
+            .unwrap()
     }
 
     async fn stop(self) {
@@ -50,7 +52,9 @@ impl Cluster {
 }
 
 fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    (0..len as u64).map(|i| ((i ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
+    (0..len as u64)
+        .map(|i| ((i ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8)
+        .collect()
 }
 
 fn key(number: usize) -> Bytes {
@@ -62,21 +66,45 @@ async fn what_was_put_is_read_byte_by_byte_until_it_is_removed() {
     let cluster = Cluster::start(2, 64 << 20).await;
     let client = cluster.client().await;
     let sizes = [1_usize, 47, 4_096, 65_537, 1_000_003, 5 << 20];
-    let values: Vec<_> = sizes.iter().map(|size| pattern(*size as u64, *size)).collect();
-    let items = values.iter().enumerate().map(|(i, value)| (key(i), &value[..])).collect();
+    let values: Vec<_> = sizes
+        .iter()
+        .map(|size| pattern(*size as u64, *size))
+        .collect();
+    let items = values
+        .iter()
+        .enumerate()
+        .map(|(i, value)| (key(i), &value[..]))
+        .collect();
     for result in client.put(items, PutOptions::default()).await {
         result.unwrap();
     }
     let keys: Vec<_> = (0..sizes.len()).map(key).collect();
-    assert!(client.exist(keys.clone()).await.into_iter().all(|result| result.unwrap().exists));
+    assert!(
+        client
+            .exist(keys.clone())
+            .await
+            .into_iter()
+            .all(|result| result.unwrap().exists)
+    );
     let other = cluster.client().await;
     for (result, value) in other.get(keys.clone()).await.into_iter().zip(&values) {
         assert_eq!(&result.unwrap().to_vec(), value);
     }
 
-    let results = client.put(vec![(key(0), &b"x"[..])], PutOptions::default()).await;
-    assert_eq!(results[0].as_ref().unwrap_err().code, ErrorCode::ObjectAlreadyExists);
-    assert!(client.remove(keys.clone()).await.into_iter().all(|result| result.is_ok()));
+    let results = client
+        .put(vec![(key(0), &b"x"[..])], PutOptions::default())
+        .await;
+    assert_eq!(
+        results[0].as_ref().unwrap_err().code,
+        ErrorCode::ObjectAlreadyExists
+    );
+    assert!(
+        client
+            .remove(keys.clone())
+            .await
+            .into_iter()
+            .all(|result| result.is_ok())
+    );
     for result in other.get(keys).await {
         assert_eq!(result.unwrap_err().code, ErrorCode::ObjectNotFound);
     }
@@ -149,7 +177,9 @@ async fn a_node_that_leaves_takes_its_objects_along_and_nothing_hangs() {
 #[tokio::test]
 async fn a_master_that_is_not_there_is_named_within_two_seconds() {
     let start = std::time::Instant::now();
-    let error = RealClient::connect("127.0.0.1:1", ClientOptions::default()).await.unwrap_err();
+    let error = RealClient::connect("127.0.0.1:1", ClientOptions::default())
+        .await
+        .unwrap_err();
     assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
     assert!(start.elapsed() < Duration::from_secs(2));
 }

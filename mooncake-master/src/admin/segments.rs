@@ -24,7 +24,7 @@ pub(crate) async fn page(Of(shared): Of<Arc<Shared>>) -> Response {
         operation: Operation::ListSegments,
     });
     match answer {
-        Answer::Segments(segments) => {
+        Answer::Segments { segments, .. } => {
             let segments: Vec<_> = segments.iter().map(row).collect();
             Json(json!({ "segments": segments })).into_response()
         }

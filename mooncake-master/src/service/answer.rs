@@ -105,8 +105,12 @@ pub(crate) fn reply(terms: &Terms, operation: &Operation, answer: Answer) -> Rep
             unknown_client: !known,
         }),
         Answer::Refused(failure) => refusal(failure),
-        Answer::Segments(segments) => Reply::ListSegments(proto::ListSegmentsResponse {
+        Answer::Segments {
+            segments,
+            evicted_objects,
+        } => Reply::ListSegments(proto::ListSegmentsResponse {
             segments: segments.iter().map(usage).collect(),
+            evicted_objects,
         }),
         Answer::Started(started) => {
             let (results, segments) = located(operation, started, start_result);

@@ -46,7 +46,12 @@ pub enum Answer {
     /// The command as a whole failed.
     Refused(Failure),
     /// To [`ListSegments`](super::Operation::ListSegments).
-    Segments(Vec<SegmentUsage>),
+    Segments {
+        /// Each of them.
+        segments: Vec<SegmentUsage>,
+        /// Objects that made room for others so far.
+        evicted_objects: u64,
+    },
     /// To [`PutStart`](super::Operation::PutStart).
     Started(Located<Object>),
 }

@@ -31,13 +31,19 @@ pub(crate) struct Leases {
     all: Slab<Lease>,
     /// All last equally long: the one at the back ends first.
     order: List,
+    /// Makes the numbers of different epochs differ, so that a release that was meant for an
+    /// earlier life of the master ends nothing in this one.
+    mask: u64,
 }
 
 impl Leases {
-    pub(crate) const fn new() -> Self {
+    pub(crate) const fn new(epoch: u64) -> Self {
+        // The lower half has no bit that a slot could cancel: no slot is `u32::MAX`.
+        let scattered = epoch.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         Self {
             all: Slab::new(),
             order: List::EMPTY,
+            mask: scattered << 32 | NONE as u64,
         }
     }
 
@@ -54,12 +60,12 @@ impl Leases {
             links: Links::LOOSE,
         });
         self.order.push_front(&mut self.all, at.slot);
-        at.to_bits()
+        at.to_bits() ^ self.mask
     }
 
     /// Ends a lease of `holder`; what it covered, if it was one.
     pub(crate) fn release(&mut self, holder: ClientId, lease: u64) -> Option<Covered> {
-        let at = Ref::from_bits(lease);
+        let at = Ref::from_bits(lease ^ self.mask);
         if self.all.get(at)?.holder != holder {
             return None;
         }
@@ -81,5 +87,22 @@ impl Leases {
     fn end(&mut self, slot: u32) -> Covered {
         self.order.remove(&mut self.all, slot);
         self.all.remove(slot).covered
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn law_07_a_release_meant_for_another_epoch_ends_nothing() {
+        let (holder, until) = (ClientId::NOBODY, Time(9));
+        let mut old = Leases::new(1_000_000);
+        let mut new = Leases::new(1_000_001);
+        let stale = old.grant(holder, Covered::new(), until);
+        let fresh = new.grant(holder, Covered::new(), until);
+        assert!(stale != 0 && fresh != 0);
+        assert_eq!(new.release(holder, stale), None);
+        assert!(new.release(holder, fresh).is_some());
     }
 }

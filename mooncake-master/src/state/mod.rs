@@ -151,7 +151,7 @@ impl State {
             tenants: Tenants::default(),
             clients: Clients::default(),
             segments: Segments::default(),
-            leases: Leases::new(),
+            leases: Leases::new(epoch),
             held: BTreeSet::new(),
             cancelled: FxHashMap::default(),
             drain: Drain::default(),
@@ -263,7 +263,10 @@ impl State {
             Operation::Describe(keys) => Answer::Described(self.describe(now, tenant, keys)),
             Operation::Exist(keys) => Answer::Exist(self.exist(tenant, keys)),
             Operation::ListObjects(page) => self.list_objects(tenant, page),
-            Operation::ListSegments => Answer::Segments(self.list_segments(now)),
+            Operation::ListSegments => Answer::Segments {
+                segments: self.list_segments(now),
+                evicted_objects: self.totals.evicted_objects,
+            },
             Operation::Lookup(keys) => self.lookup(now, client, tenant, keys),
             Operation::Mount(segment) => answer_of(self.mount(now, client, segment)),
             Operation::Ping => Answer::Pong {
