@@ -26,3 +26,7 @@ pub use key::Key;
 pub use mooncake_proto::{Applied, Fault, Retry, status::ErrorCode};
 pub use node::{Node, NodeOptions};
 pub use time::{Clock, Time};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
