@@ -10,7 +10,9 @@ pub mod master;
 pub mod node;
 pub mod put;
 pub mod rm;
+pub mod serve;
 pub mod stat;
+pub(crate) mod store;
 pub mod trace;
 
 use tokio::runtime::{Builder, Runtime};
@@ -28,15 +30,20 @@ pub struct Context {
 }
 
 /// The runtime for commands that speak to others.
-#[expect(
-    dead_code,
-    reason = "the commands that speak to others are not built yet"
-)]
 pub(crate) fn runtime() -> Result<Runtime, Failure> {
     Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::new("no threads could be started").because(error))
+}
+
+/// Runs what speaks to others to its end.
+pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = runtime()?;
+    let done = runtime.block_on(work);
+    // What cannot be cut short, such as the look-up of a host name, is not waited for.
+    runtime.shutdown_background();
+    done
 }
 
 /// The answer of a command that is not built yet.
