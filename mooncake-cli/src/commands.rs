@@ -10,13 +10,14 @@ pub mod master;
 pub mod node;
 pub mod put;
 pub mod rm;
+pub mod serve;
 pub mod stat;
+pub(crate) mod store;
 pub mod trace;
 
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::Sources;
 use crate::output::{Failure, Output};
@@ -43,21 +44,17 @@ pub(crate) const CLOSE_BUDGET: Duration = Duration::from_secs(2);
 
 /// Ends when somebody asks this process to end.
 pub(crate) async fn interrupted() -> Failure {
-    stopped().await;
-    Failure::new("interrupted before the end")
-}
-
-/// Ends at SIGINT or SIGTERM.
-pub(crate) async fn stopped() {
-    let on = |kind| signal(kind).expect("signals can be listened to");
-    let (mut interrupt, mut terminate) = (on(SignalKind::interrupt()), on(SignalKind::terminate()));
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
+    match serve::Stop::listen(false) {
+        Ok(mut stop) => Failure::new(format!("ended by {} before it was done", stop.wait().await)),
+        Err(failure) => failure,
     }
 }
 
-/// The answer of a command that is not built yet.
-fn not_built(command: &str) -> Failure {
-    Failure::new(format!("`mooncake {command}` is not built yet"))
+/// Runs what speaks to others to its end.
+pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = runtime()?;
+    let done = runtime.block_on(work);
+    // What cannot be cut short, such as the look-up of a host name, is not waited for.
+    runtime.shutdown_background();
+    done
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use clap::{Args, Subcommand};
 use mooncake_store::{ClientOptions, RealClient};
 
-use super::{Context, runtime};
+use super::{Context, block_on};
 use crate::cluster::{Cluster, ClusterShape};
 use crate::config::{ClientSettings, Flags, Ratio, Size};
 use crate::output::{Exit, Failure};
@@ -96,7 +96,7 @@ pub fn run(command: &BenchCommand, context: &Context) -> Result<Exit, Failure> {
         requests: Arc::new(requests),
         speed: args.speed,
     };
-    let summary = runtime()?.block_on(measure(args, context, plan, shape, effective.settings))?;
+    let summary = block_on(measure(args, context, plan, shape, effective.settings))?;
     context.output.result(&summary)?;
     Ok(summary.is_clean().into())
 }

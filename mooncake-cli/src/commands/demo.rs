@@ -5,7 +5,7 @@ use std::sync::Arc;
 use clap::Args;
 use mooncake_store::{ClientOptions, RealClient};
 
-use super::{Context, runtime};
+use super::{Context, block_on};
 use crate::cluster::{Cluster, ClusterShape, Process};
 use crate::config::Size;
 use crate::output::{Exit, Failure};
@@ -78,7 +78,7 @@ pub fn run(args: &DemoArgs, context: &Context) -> Result<Exit, Failure> {
         requests: Arc::new(workload.collect()),
         speed: None,
     };
-    let summary = runtime()?.block_on(show(args, context, plan))?;
+    let summary = block_on(show(args, context, plan))?;
     context.output.result(&summary)?;
     Ok(summary.is_clean().into())
 }
@@ -161,7 +161,7 @@ fn client(cluster: &Cluster, run: &str, number: u16, block: Size) -> Result<Proc
 /// When the store cannot be reached, or standard input brings what is no request.
 pub fn run_client(args: &DemoClientArgs) -> Result<Exit, Failure> {
     let lost = |error| Failure::new("the store cannot be used").because(error);
-    runtime()?.block_on(async {
+    block_on(async {
         let mut options = ClientOptions::default();
         options.name.clone_from(&args.name);
         let client = RealClient::connect(&args.master, options)
