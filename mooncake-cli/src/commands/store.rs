@@ -102,8 +102,11 @@ impl Store {
 
 /// The failure of a master that does not answer.
 pub(crate) fn unreachable(address: &str, reason: &str) -> Failure {
+    // Each layer says what the one below it said, often in the same words.
+    let mut words: Vec<_> = reason.split(": ").collect();
+    words.dedup();
     Failure::new(format!("the master at {address} does not answer"))
-        .cause(reason)
+        .cause(words.join(": "))
         .remedy("`mooncake master` to start one, or --master HOST:PORT of one that runs")
 }
 
