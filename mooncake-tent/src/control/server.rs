@@ -111,7 +111,7 @@ impl Drop for ControlServer {
 }
 
 impl Service {
-    fn describe(&self) -> Result<SegmentDescriptor, Fault> {
+    fn describe(&self) -> Result<SegmentDescriptor, Status> {
         let engine = self.engine.get().and_then(Weak::upgrade);
         let engine = engine.ok_or_else(|| {
             let later = Retry::Later(Duration::from_millis(10));
