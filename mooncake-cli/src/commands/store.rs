@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mooncake_store::core::{MasterAnswer, MasterRequest};
-use mooncake_store::{ClientOptions, Clock, ErrorCode, Fault, Key, RealClient, StoreError};
+use mooncake_store::{Client, ClientOptions, Clock, ErrorCode, Fault, Key, RealClient, StoreError};
 
 use super::block_on;
 use crate::config::ClientSettings;
@@ -61,6 +61,16 @@ impl Store {
             let what = format!("the master at {} does not answer", self.settings.master);
             self.refused(what, &fault)
         })
+    }
+
+    /// Gives back the lease of a read. The client sends it right after its next request, so the
+    /// answer to the one after that tells that it has arrived. Left alone it would outlive the
+    /// process, and delay the reuse of memory until it is over.
+    pub(crate) async fn give_back_lease(&self, key: Bytes) {
+        for _ in 0..2 {
+            // Whatever the answer is, the value is there.
+            let _any = self.client.describe(vec![key.clone()]).await;
+        }
     }
 
     /// The failure of a master that answers something else than it was asked.

@@ -105,7 +105,8 @@ fn a_list_longer_than_a_page_is_complete_and_in_order() {
             .map(|key| (key.into_bytes().into(), &b"v"[..]))
             .collect();
         let results = client.put(items, Default::default()).await;
-        assert!(results.iter().all(Result::is_ok));
+        let failed = results.iter().find(|result| result.is_err());
+        assert!(failed.is_none(), "{failed:?}");
     });
     let list = |limit: &str| store.run(&["ls", "--limit", limit, "-o", "json"]).json();
     let all = list("1000000");
@@ -199,4 +200,15 @@ fn documents_have_the_fields_of_the_page() {
         check(form, &done.json());
     }
     assert_eq!(fs::read(&to).unwrap(), b"value");
+}
+
+#[test]
+fn a_get_leaves_no_lease_behind() {
+    let store = Store::start(1, "16MiB", &[]);
+    assert_eq!(store.run_with(&["put", "k"], b"value").code, 0);
+    for _ in 0..20 {
+        assert_eq!(store.run(&["get", "k"]).code, 0);
+    }
+    let stat = store.run(&["stat", "k", "-o", "json"]).json();
+    assert_eq!(stat["leases"], 0);
 }

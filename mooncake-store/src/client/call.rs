@@ -96,7 +96,10 @@ pub struct Value {
 
 impl Value {
     /// Its length in bytes.
-    #[expect(clippy::len_without_is_empty, reason = "an object has at least one byte")]
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "an object has at least one byte"
+    )]
     pub fn len(&self) -> u64 {
         self.got.length
     }

@@ -220,26 +220,35 @@ impl Driver {
 
     /// Posts at once what can be; the rest waits for segments to be opened or memory to be lent.
     fn transfer(&self, transfers: Vec<Transfer>) {
-        let (ready, waiting): (Vec<_>, Vec<_>) =
-            transfers.into_iter().partition(|transfer| self.is_ready(transfer));
+        let (ready, waiting): (Vec<_>, Vec<_>) = transfers
+            .into_iter()
+            .partition(|transfer| self.is_ready(transfer));
         if !ready.is_empty() {
             self.post(ready);
         }
         if !waiting.is_empty() {
             let driver = self.me.upgrade().expect("whoever calls holds it");
-            self.runtime.spawn(async move { driver.prepare(waiting).await });
+            self.runtime
+                .spawn(async move { driver.prepare(waiting).await });
         }
     }
 
     fn is_ready(&self, transfer: &Transfer) -> bool {
-        let opened = self.segments.lock().contains_key(&transfer.location.segment.name);
+        let opened = self
+            .segments
+            .lock()
+            .contains_key(&transfer.location.segment.name);
         opened && self.local(transfer).is_some()
     }
 
     /// The memory of the transfer's item, as long as the transfer.
     fn local(&self, transfer: &Transfer) -> Option<SmallVec<[LocalSlice; 1]>> {
         let inner = self.inner.lock();
-        let place = inner.operations.get(&transfer.op)?.places.get(transfer.item)?;
+        let place = inner
+            .operations
+            .get(&transfer.op)?
+            .places
+            .get(transfer.item)?;
         let length = transfer.location.length;
         match place {
             Place::Given(local) => front(local, length),
@@ -296,7 +305,11 @@ impl Driver {
         let mut posted = Vec::with_capacity(transfers.len());
         let mut requests = Vec::with_capacity(transfers.len());
         for transfer in transfers {
-            let segment = self.segments.lock().get(&transfer.location.segment.name).cloned();
+            let segment = self
+                .segments
+                .lock()
+                .get(&transfer.location.segment.name)
+                .cloned();
             match (segment, self.local(&transfer)) {
                 (Some(segment), Some(local)) => {
                     requests.push(transfer.request(local, &segment));
@@ -312,7 +325,8 @@ impl Driver {
         match self.engine.submit_transfer(&mut batch, requests) {
             Ok(()) => {
                 let driver = self.me.upgrade().expect("whoever calls holds it");
-                self.runtime.spawn(async move { driver.watch(batch, &posted).await });
+                self.runtime
+                    .spawn(async move { driver.watch(batch, &posted).await });
             }
             Err(error) => {
                 for transfer in &posted {

@@ -156,7 +156,9 @@ impl RealClient {
 }
 
 async fn finished(receiver: oneshot::Receiver<Finished>) -> Finished {
-    receiver.await.expect("the driver lives as long as its client and finishes every operation")
+    receiver
+        .await
+        .expect("the driver lives as long as its client and finishes every operation")
 }
 
 fn local_failure(error: &mooncake_tent::Error) -> Fault {
@@ -253,11 +255,16 @@ impl Client for RealClient {
                     places.push(Place::None);
                     continue;
                 }
-                let copied = self.driver.scratch().lend(length).await.and_then(|scratch| {
-                    scratch.buffer().memory().write_at(0, value);
-                    let slice = scratch.buffer().slice(0..length)?;
-                    Ok((scratch, slice))
-                });
+                let copied = self
+                    .driver
+                    .scratch()
+                    .lend(length)
+                    .await
+                    .and_then(|scratch| {
+                        scratch.buffer().memory().write_at(0, value);
+                        let slice = scratch.buffer().slice(0..length)?;
+                        Ok((scratch, slice))
+                    });
                 match copied {
                     Ok((scratch, slice)) => {
                         lent.push(scratch);

@@ -65,7 +65,10 @@ impl Scratch {
 
 impl Idle {
     fn take(&mut self, size: u64) -> Option<Buffer> {
-        let place = self.buffers.iter().rposition(|buffer| buffer.len() == size)?;
+        let place = self
+            .buffers
+            .iter()
+            .rposition(|buffer| buffer.len() == size)?;
         self.bytes -= size;
         Some(self.buffers.swap_remove(place))
     }

@@ -88,7 +88,9 @@ impl Shared {
         let request = MasterRequest::MountSegment(MountSegmentRequest {
             segment: Some(segment),
         });
-        self.master.call(request, Clock.now() + MOUNT_BUDGET).await?;
+        self.master
+            .call(request, Clock.now() + MOUNT_BUDGET)
+            .await?;
         Ok(())
     }
 
@@ -96,7 +98,10 @@ impl Shared {
     /// has to answer *stale* before that.
     async fn mount_anew(&self) {
         loop {
-            let renewed = self.engine.renew_registration(&self.buffer, QUIET_BUDGET).await;
+            let renewed = self
+                .engine
+                .renew_registration(&self.buffer, QUIET_BUDGET)
+                .await;
             match renewed {
                 Ok(generation) => {
                     tracing::info!(%generation, "the master does not know this node: mounting anew");

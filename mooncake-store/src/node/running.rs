@@ -112,7 +112,11 @@ impl Node {
 
     /// A client in the same process, which reaches the node's own memory by plain copies.
     pub fn client(&self, operation_deadline: Duration) -> RealClient {
-        RealClient::over(Arc::clone(&self.engine), self.master.clone(), operation_deadline)
+        RealClient::over(
+            Arc::clone(&self.engine),
+            self.master.clone(),
+            operation_deadline,
+        )
     }
 
     /// Takes the memory out of the store, so that nobody is sent here any more, and ends.
