@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mooncake_store::core::{MasterAnswer, MasterRequest};
-use mooncake_store::{ClientOptions, Clock, ErrorCode, Fault, Key, RealClient, StoreError};
+use mooncake_store::{Client, ClientOptions, Clock, ErrorCode, Fault, Key, RealClient, StoreError};
 
 use super::block_on;
 use crate::config::ClientSettings;
@@ -63,6 +63,16 @@ impl Store {
         })
     }
 
+    /// Gives back the lease of a read. The client sends it right after its next request, so the
+    /// answer to the one after that tells that it has arrived. Left alone it would outlive the
+    /// process, and delay the reuse of memory until it is over.
+    pub(crate) async fn give_back_lease(&self, key: Bytes) {
+        for _ in 0..2 {
+            // Whatever the answer is, the value is there.
+            let _any = self.client.describe(vec![key.clone()]).await;
+        }
+    }
+
     /// The failure of a master that answers something else than it was asked.
     pub(crate) fn nonsense(&self) -> Failure {
         let master = &self.settings.master;
@@ -102,8 +112,11 @@ impl Store {
 
 /// The failure of a master that does not answer.
 pub(crate) fn unreachable(address: &str, reason: &str) -> Failure {
+    // Each layer says what the one below it said, often in the same words.
+    let mut words: Vec<_> = reason.split(": ").collect();
+    words.dedup();
     Failure::new(format!("the master at {address} does not answer"))
-        .cause(reason)
+        .cause(words.join(": "))
         .remedy("`mooncake master` to start one, or --master HOST:PORT of one that runs")
 }
 
