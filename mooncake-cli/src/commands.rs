@@ -42,11 +42,15 @@ pub(crate) fn runtime() -> Result<Runtime, Failure> {
 /// How long a client may take to prove that nothing of it moves any more.
 pub(crate) const CLOSE_BUDGET: Duration = Duration::from_secs(2);
 
-/// Ends when somebody asks this process to end.
-pub(crate) async fn interrupted() -> Failure {
-    match serve::Stop::listen(false) {
-        Ok(mut stop) => Failure::new(format!("ended by {} before it was done", stop.wait().await)),
-        Err(failure) => failure,
+/// Runs `work`, unless somebody asks this process to end first; then what `work` has started ends
+/// with it.
+pub(crate) async fn unless_interrupted<T>(
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let mut stop = serve::Stop::listen(false)?;
+    tokio::select! {
+        done = work => done,
+        what = stop.wait() => Err(Failure::new(format!("ended by {what} before it was done"))),
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use clap::{Args, Subcommand};
 use mooncake_store::{ClientOptions, RealClient};
 
-use super::{Context, block_on};
+use super::{Context, block_on, unless_interrupted};
 use crate::cluster::{Cluster, ClusterShape};
 use crate::config::{ClientSettings, Flags, Ratio, Size};
 use crate::output::{Exit, Failure};
@@ -96,7 +96,8 @@ pub fn run(command: &BenchCommand, context: &Context) -> Result<Exit, Failure> {
         requests: Arc::new(requests),
         speed: args.speed,
     };
-    let summary = block_on(measure(args, context, plan, shape, effective.settings))?;
+    let work = measure(args, context, plan, shape, effective.settings);
+    let summary = block_on(unless_interrupted(work))?;
     context.output.result(&summary)?;
     Ok(summary.is_clean().into())
 }
@@ -160,10 +161,7 @@ async fn measure(
     let bar = context
         .output
         .progress(plan.requests.len() as u64, "requests");
-    let mut summary = tokio::select! {
-        summary = replay(&plan, players, &bar, context.output) => summary?,
-        failure = super::interrupted() => return Err(failure),
-    };
+    let mut summary = replay(&plan, players, &bar, context.output).await?;
     let (evicted, nodes) = totals(master).await.map_err(asked)?;
     summary.evicted_objects = evicted - evicted_before;
     summary.nodes = nodes;

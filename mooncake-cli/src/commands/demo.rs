@@ -5,7 +5,7 @@ use std::sync::Arc;
 use clap::Args;
 use mooncake_store::{ClientOptions, RealClient};
 
-use super::{Context, block_on};
+use super::{Context, block_on, unless_interrupted};
 use crate::cluster::{Cluster, ClusterShape, Process};
 use crate::config::Size;
 use crate::output::{Exit, Failure};
@@ -78,7 +78,7 @@ pub fn run(args: &DemoArgs, context: &Context) -> Result<Exit, Failure> {
         requests: Arc::new(workload.collect()),
         speed: None,
     };
-    let summary = block_on(show(args, context, plan))?;
+    let summary = block_on(unless_interrupted(show(args, context, plan)))?;
     context.output.result(&summary)?;
     Ok(summary.is_clean().into())
 }
@@ -117,10 +117,7 @@ async fn show(args: &DemoArgs, context: &Context, plan: Plan) -> Result<Summary,
         .output
         .progress(plan.requests.len() as u64, "requests");
     // The clients' input ends when their run does, and they with it.
-    let mut summary = tokio::select! {
-        summary = replay(&plan, clients, &bar, context.output) => summary?,
-        failure = super::interrupted() => return Err(failure),
-    };
+    let mut summary = replay(&plan, clients, &bar, context.output).await?;
     let (evicted, nodes) = totals(observer.master())
         .await
         .map_err(|fault| Failure::new("the master cannot be asked").because(fault))?;
