@@ -105,6 +105,13 @@ impl Output {
         let _ = writeln!(io::stderr().lock(), "{words}");
     }
 
+    /// Says on stderr what a program finds in the results: only to people.
+    pub fn remark(self, words: impl Display) {
+        if self.format == Format::Human {
+            self.note(words);
+        }
+    }
+
     /// Says why a command failed: on stderr, or as a JSON document on stdout.
     pub fn failure(self, failure: &Failure) {
         let _ = match self.format {

@@ -59,7 +59,7 @@ async fn serve(
     let mut stop = Stop::listen(end_with_stdin)?;
     let master = Master::start(config).await.map_err(refusal)?;
     let (address, admin_address) = (master.address(), master.admin_address());
-    output.note(format_args!(
+    output.remark(format_args!(
         "master is ready: clients and nodes at {address}, pages at http://{admin_address}"
     ));
     output.event(&Ready {
@@ -69,7 +69,7 @@ async fn serve(
         },
     })?;
     let reason = stop.wait().await;
-    output.note(format_args!("master ends: {reason}"));
+    output.remark(format_args!("master ends: {reason}"));
     master.shutdown().await;
     Ok(Exit::Yes)
 }

@@ -79,12 +79,12 @@ async fn serve(
             started.map_err(|error| refusal(&error, &settings))?
         }
         reason = stop.wait() => {
-            output.note(format_args!("node {name} ends before it was ready: {reason}"));
+            output.remark(format_args!("node {name} ends before it was ready: {reason}"));
             return Ok(Exit::Yes);
         }
     };
     let segment = node.segment_name();
-    output.note(format_args!(
+    output.remark(format_args!(
         "node {name} is ready: lends {} at {segment} to the master at {}",
         bytes(bytes_lent),
         settings.master
@@ -98,10 +98,10 @@ async fn serve(
         },
     })?;
     let reason = stop.wait().await;
-    output.note(format_args!("node {name} ends: {reason}"));
+    output.remark(format_args!("node {name} ends: {reason}"));
     if let Err(error) = node.shutdown(END_BUDGET).await {
         // The memory goes with the process, so late transfers find nothing to harm.
-        output.note(format_args!(
+        output.remark(format_args!(
             "node {name} was not quiet at its end: {error}"
         ));
     }
