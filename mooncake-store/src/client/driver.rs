@@ -61,7 +61,7 @@ pub(super) struct Driver {
     runtime: Handle,
     /// When the timer wakes next, in the core's time.
     armed: AtomicU64,
-    rearm: Notify,
+    rearm: Arc<Notify>,
     me: Weak<Self>,
 }
 
@@ -95,10 +95,11 @@ impl Driver {
             segments: Mutex::default(),
             runtime: Handle::current(),
             armed: AtomicU64::new(Time::NEVER.0),
-            rearm: Notify::new(),
+            rearm: Arc::default(),
             me: Weak::clone(me),
         });
-        driver.runtime.spawn(tick(Arc::downgrade(&driver)));
+        let rearm = Arc::clone(&driver.rearm);
+        driver.runtime.spawn(tick(Arc::downgrade(&driver), rearm));
         driver
     }
 
@@ -301,25 +302,41 @@ impl Driver {
         }
     }
 
-    fn post(&self, transfers: Vec<Transfer>) {
+    /// Posts a batch for each segment, so that a slow node holds up nobody else's transfers.
+    fn post(&self, mut transfers: Vec<Transfer>) {
+        transfers.sort_by(|a, b| a.location.segment.name.cmp(&b.location.segment.name));
+        let mut rest = transfers.into_iter().peekable();
+        while let Some(first) = rest.next() {
+            let name = first.location.segment.name.clone();
+            let mut same = vec![first];
+            while let Some(next) = rest.next_if(|next| next.location.segment.name == name) {
+                same.push(next);
+            }
+            let segment = self.segments.lock().get(&name).cloned();
+            match segment {
+                Some(segment) => self.post_to(&segment, same),
+                None => unreachable!("{name} was opened before"),
+            }
+        }
+    }
+
+    fn post_to(&self, segment: &Segment, transfers: Vec<Transfer>) {
         let mut posted = Vec::with_capacity(transfers.len());
         let mut requests = Vec::with_capacity(transfers.len());
         for transfer in transfers {
-            let segment = self
-                .segments
-                .lock()
-                .get(&transfer.location.segment.name)
-                .cloned();
-            match (segment, self.local(&transfer)) {
-                (Some(segment), Some(local)) => {
-                    requests.push(transfer.request(local, &segment));
+            match self.local(&transfer) {
+                Some(local) => {
+                    requests.push(transfer.request(local, segment));
                     posted.push(transfer);
                 }
-                _ => {
+                None => {
                     let message = "the operation has ended meanwhile".to_owned();
                     self.refuse(&transfer, Retry::Never, message);
                 }
             }
+        }
+        if requests.is_empty() {
+            return;
         }
         let mut batch = self.engine.allocate_batch(requests.len());
         match self.engine.submit_transfer(&mut batch, requests) {
@@ -394,23 +411,25 @@ impl Inner {
 }
 
 /// Tells the core that time passes, for as long as there is a driver.
-async fn tick(driver: Weak<Driver>) {
+async fn tick(driver: Weak<Driver>, rearm: Arc<Notify>) {
     // Looks now and then whether the driver is still there.
     const IDLE: Duration = Duration::from_secs(1);
     loop {
-        let Some(strong) = driver.upgrade() else {
-            return;
+        let wait = {
+            let Some(driver) = driver.upgrade() else {
+                return;
+            };
+            let next = Time(driver.armed.load(Ordering::Acquire));
+            let wait = next.since(Clock.now()).min(IDLE);
+            if wait.is_zero() {
+                driver.armed.store(Time::NEVER.0, Ordering::Release);
+                driver.event(Event::Tick);
+                continue;
+            }
+            wait
         };
-        let next = Time(strong.armed.load(Ordering::Acquire));
-        let wait = next.since(Clock.now()).min(IDLE);
-        if wait.is_zero() {
-            strong.armed.store(Time::NEVER.0, Ordering::Release);
-            strong.event(Event::Tick);
-            continue;
-        }
-        let rearm = strong.rearm.notified();
         tokio::select! {
-            () = rearm => {}
+            () = rearm.notified() => {}
             () = tokio::time::sleep(wait) => {}
         }
     }
