@@ -84,8 +84,6 @@ impl Store {
 
     /// The failure of something that the store refused.
     pub(crate) fn refused(&self, what: impl Into<String>, fault: &Fault) -> Failure {
-        // What failed names the key.
-        let fault = fault.clone().with_key(Bytes::new());
         let remedy = match fault.code {
             ErrorCode::Busy => Some("again in a moment".to_owned()),
             ErrorCode::NoSpace => {
@@ -96,13 +94,21 @@ impl Store {
                 "more time than --operation-deadline {}",
                 crate::config::duration_text(self.settings.operation_deadline)
             )),
-            ErrorCode::TransferFailed => Some("whether the node still runs".to_owned()),
+            ErrorCode::TransferFailed => Some(
+                "again in a moment: a node that died is forgotten after the master's client_ttl"
+                    .to_owned(),
+            ),
             ErrorCode::UnknownOutcome => {
                 Some("`mooncake stat` tells whether it was done".to_owned())
             }
             _ => None,
         };
-        let failure = Failure::new(what).because(fault);
+        // What failed names the key, and many messages name the peer.
+        let mut reason = fault.message.clone();
+        if !reason.contains(&fault.peer) {
+            reason = format!("{reason} (peer {})", fault.peer);
+        }
+        let failure = Failure::new(what).cause(reason);
         match remedy {
             Some(remedy) => failure.remedy(remedy),
             None => failure,

@@ -73,6 +73,9 @@ fn objects_of_a_node_that_was_killed_are_gone_after_the_client_ttl() {
             got.code != 0 && got.took < Duration::from_secs(7),
             "{got:?}"
         );
+        if got.code == 2 {
+            assert!(got.err.contains("client_ttl"), "{got:?}");
+        }
         (got.code == 1).then_some(())
     });
     for key in lost {
