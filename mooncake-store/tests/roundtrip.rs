@@ -1,4 +1,5 @@
 //! A master, two nodes and a client over real sockets: what was put is what is read.
+#![expect(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
 use std::time::Duration;
 
@@ -110,6 +111,56 @@ async fn what_was_put_is_read_byte_by_byte_until_it_is_removed() {
     }
     client.close(BUDGET).await.unwrap();
     other.close(BUDGET).await.unwrap();
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_closed_client_has_given_its_leases_back() {
+    let cluster = Cluster::start(1, 8 << 20).await;
+    let client = cluster.client().await;
+    client
+        .put(vec![(key(0), &b"value"[..])], PutOptions::default())
+        .await
+        .remove(0)
+        .unwrap();
+    let leases = async || {
+        client
+            .describe(vec![key(0)])
+            .await
+            .remove(0)
+            .unwrap()
+            .leases
+    };
+    let reader = cluster.client().await;
+    let value = reader.get(vec![key(0)]).await.remove(0).unwrap();
+    assert_eq!(value.to_vec(), b"value");
+    reader.close(BUDGET).await.unwrap();
+    assert_eq!(leases().await, 0);
+    client.close(BUDGET).await.unwrap();
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_of_thousands_of_small_values_goes_through() {
+    const VALUES: usize = 3_000;
+    let cluster = Cluster::start(1, 8 << 20).await;
+    let client = cluster.client().await;
+    let values: Vec<_> = (0..VALUES)
+        .map(|i| pattern(i as u64, 1 + i % 700))
+        .collect();
+    let items = values
+        .iter()
+        .enumerate()
+        .map(|(i, value)| (key(i), &value[..]))
+        .collect();
+    for result in client.put(items, PutOptions::default()).await {
+        result.unwrap();
+    }
+    let read = client.get((0..VALUES).map(key).collect()).await;
+    for (value, read) in values.iter().zip(read) {
+        assert_eq!(&read.unwrap().to_vec(), value);
+    }
+    client.close(BUDGET).await.unwrap();
     cluster.stop().await;
 }
 

@@ -74,7 +74,7 @@ pub fn run(args: &GetArgs, context: &Context) -> Result<Exit, Failure> {
     let shown = key(&wire_key);
     let got = Store::with(settings, async |store| {
         let begun = Instant::now();
-        let mut results = store.client.get(vec![wire_key.clone()]).await;
+        let mut results = store.client.get(vec![wire_key]).await;
         let value = match results.pop().expect("one result per key") {
             Ok(value) => value,
             Err(fault) if fault.code == ErrorCode::ObjectNotFound => return Ok(None),
@@ -83,7 +83,6 @@ pub fn run(args: &GetArgs, context: &Context) -> Result<Exit, Failure> {
             }
         };
         let seconds = begun.elapsed().as_secs_f64();
-        store.give_back_lease(wire_key).await;
         let Some(path) = to else {
             let written = write(&value, &mut io::stdout().lock());
             return tolerate(written).map(|()| Some(None));

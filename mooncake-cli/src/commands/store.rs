@@ -63,16 +63,6 @@ impl Store {
         })
     }
 
-    /// Gives back the lease of a read. The client sends it right after its next request, so the
-    /// answer to the one after that tells that it has arrived. Left alone it would outlive the
-    /// process, and delay the reuse of memory until it is over.
-    pub(crate) async fn give_back_lease(&self, key: Bytes) {
-        for _ in 0..2 {
-            // Whatever the answer is, the value is there.
-            let _any = self.client.describe(vec![key.clone()]).await;
-        }
-    }
-
     /// The failure of a master that answers something else than it was asked.
     pub(crate) fn nonsense(&self) -> Failure {
         let master = &self.settings.master;

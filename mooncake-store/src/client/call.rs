@@ -1,12 +1,12 @@
 //! What applications ask for.
 
-use std::{fmt, future::Future, pin::Pin, sync::Arc};
+use std::{fmt, future::Future, pin::Pin};
 
 use bytes::Bytes;
-use mooncake_tent::{Buffer, LocalSlice};
+use mooncake_tent::LocalSlice;
 use smallvec::{SmallVec, smallvec};
 
-use super::scratch::ScratchBuffer;
+use super::scratch::Loan;
 use crate::{
     Fault,
     core::{Description, Existence, Got, Incarnation, PutOptions},
@@ -90,7 +90,7 @@ impl GetInto {
 /// An object that was read into memory of the client, which has it back when this is dropped.
 #[derive(Debug)]
 pub struct Value {
-    pub(super) scratch: Arc<ScratchBuffer>,
+    pub(super) loan: Loan,
     pub(super) got: Got,
 }
 
@@ -109,18 +109,22 @@ impl Value {
         self.got.incarnation
     }
 
-    /// The memory in which it lies, from the start.
-    pub fn buffer(&self) -> &Buffer {
-        self.scratch.buffer()
+    /// The memory in which it lies, for another transfer.
+    pub fn slice(&self) -> Option<LocalSlice> {
+        self.loan.front(self.got.length)
     }
 
     /// Copies some of it out.
     ///
     /// # Panics
     ///
-    /// The range is not within the memory.
+    /// The range is not within the object.
     pub fn read_at(&self, offset: u64, into: &mut [u8]) {
-        self.buffer().memory().read_at(offset, into);
+        assert!(
+            offset + into.len() as u64 <= self.got.length,
+            "reading beyond the object"
+        );
+        self.loan.read_at(offset, into);
     }
 
     /// A copy of it.

@@ -19,7 +19,7 @@ use tokio::{
 };
 
 use super::{
-    scratch::{Scratch, ScratchBuffer},
+    scratch::{Loan, Scratch},
     transfer::{Transfer, front, result, unposted},
 };
 use crate::{
@@ -35,12 +35,10 @@ const OPEN_BUDGET: Duration = Duration::from_secs(1);
 /// The local side of one item of an operation.
 #[derive(Clone, Debug)]
 pub(super) enum Place {
-    /// The operation moves no bytes.
-    None,
     /// Memory of the caller.
     Given(SmallVec<[LocalSlice; 1]>),
     /// Memory that is lent once the length is known.
-    Lent(Option<Arc<ScratchBuffer>>),
+    Lent(Option<Loan>),
 }
 
 /// What an operation came to.
@@ -62,6 +60,7 @@ pub(super) struct Driver {
     /// When the timer wakes next, in the core's time.
     armed: AtomicU64,
     rearm: Arc<Notify>,
+    idle: Notify,
     me: Weak<Self>,
 }
 
@@ -96,11 +95,27 @@ impl Driver {
             runtime: Handle::current(),
             armed: AtomicU64::new(Time::NEVER.0),
             rearm: Arc::default(),
+            idle: Notify::new(),
             me: Weak::clone(me),
         });
         let rearm = Arc::clone(&driver.rearm);
         driver.runtime.spawn(tick(Arc::downgrade(&driver), rearm));
         driver
+    }
+
+    /// Waits until nothing is under way and all leases are given back, but not beyond the budget.
+    pub(super) async fn settle(&self, budget: Duration) {
+        let settled = async {
+            loop {
+                let idle = self.idle.notified();
+                if self.inner.lock().core.is_idle() {
+                    return;
+                }
+                idle.await;
+            }
+        };
+        // What is not settled by then ends by the master's own deadlines.
+        let _late = tokio::time::timeout(budget, settled).await;
     }
 
     pub(super) fn scratch(&self) -> &Arc<Scratch> {
@@ -203,6 +218,9 @@ impl Driver {
         if let Some(next) = actions.next {
             self.arm(next);
         }
+        if actions.idle {
+            self.idle.notify_waiters();
+        }
         if !transfers.is_empty() {
             self.transfer(transfers);
         }
@@ -253,53 +271,64 @@ impl Driver {
         let length = transfer.location.length;
         match place {
             Place::Given(local) => front(local, length),
-            Place::Lent(Some(scratch)) => {
-                let slice = scratch.buffer().slice(0..length).ok()?;
-                Some(SmallVec::from_buf([slice]))
-            }
-            Place::Lent(None) | Place::None => None,
+            Place::Lent(Some(loan)) => Some(SmallVec::from_buf([loan.front(length)?])),
+            Place::Lent(None) => None,
         }
     }
 
     async fn prepare(self: Arc<Self>, waiting: Vec<Transfer>) {
-        let mut ready = Vec::with_capacity(waiting.len());
+        let mut reachable = Vec::with_capacity(waiting.len());
         for transfer in waiting {
-            match self.prepare_one(&transfer).await {
-                Ok(()) => ready.push(transfer),
-                Err((retry, message)) => self.refuse(&transfer, retry, message),
+            match self.open(&transfer).await {
+                Ok(()) => reachable.push(transfer),
+                // Another replica may be on a node that answers.
+                Err(error) => self.refuse(&transfer, Retry::Elsewhere, error.to_string()),
             }
         }
-        if !ready.is_empty() {
-            self.post(ready);
+        let (mut ready, homeless): (Vec<_>, Vec<_>) = reachable
+            .into_iter()
+            .partition(|transfer| self.local(transfer).is_some());
+        if !homeless.is_empty() {
+            match self.lend(&homeless).await {
+                Ok(()) => ready.extend(homeless),
+                Err(error) => {
+                    for transfer in &homeless {
+                        self.refuse(transfer, Retry::Never, error.to_string());
+                    }
+                }
+            }
         }
+        self.post(ready);
     }
 
-    async fn prepare_one(&self, transfer: &Transfer) -> Result<(), (Retry, String)> {
+    async fn open(&self, transfer: &Transfer) -> Result<(), mooncake_tent::Error> {
         let name = &transfer.location.segment.name;
         if !self.segments.lock().contains_key(name) {
             let budget = transfer.deadline.since(Clock.now()).min(OPEN_BUDGET);
-            let opened = self.engine.open_segment(name, budget).await;
-            // Another replica may be on a node that answers.
-            let segment = opened.map_err(|error| (Retry::Elsewhere, error.to_string()))?;
+            let segment = self.engine.open_segment(name, budget).await?;
             self.segments.lock().insert(name.clone(), segment);
         }
-        if self.local(transfer).is_some() {
-            return Ok(());
-        }
-        let scratch = self.scratch.lend(transfer.location.length).await;
-        let scratch = scratch.map_err(|error| (Retry::Never, error.to_string()))?;
+        Ok(())
+    }
+
+    /// Gives memory of ours to items that have none, or too little.
+    async fn lend(&self, homeless: &[Transfer]) -> Result<(), mooncake_tent::Error> {
+        let lengths: Vec<_> = homeless
+            .iter()
+            .map(|transfer| transfer.location.length)
+            .collect();
+        let loans = self.scratch.lend(&lengths).await?;
         let mut inner = self.inner.lock();
-        let place = inner
-            .operations
-            .get_mut(&transfer.op)
-            .and_then(|running| running.places.get_mut(transfer.item));
-        match place {
-            Some(place @ Place::Lent(_)) => {
-                *place = Place::Lent(Some(scratch));
-                Ok(())
+        for (transfer, loan) in homeless.iter().zip(loans) {
+            let operation = inner.operations.get_mut(&transfer.op);
+            // An operation that has ended meanwhile is noticed when its transfers are posted.
+            if let Some(place @ Place::Lent(_)) =
+                operation.and_then(|running| running.places.get_mut(transfer.item))
+            {
+                *place = Place::Lent(Some(loan));
             }
-            _ => Err((Retry::Never, "the operation has ended meanwhile".to_owned())),
         }
+        Ok(())
     }
 
     /// Posts a batch for each segment, so that a slow node holds up nobody else's transfers.
@@ -398,6 +427,8 @@ impl Driver {
 struct Actions {
     list: Vec<Action>,
     next: Option<Time>,
+    /// Nothing else is under way.
+    idle: bool,
 }
 
 impl Inner {
@@ -406,6 +437,7 @@ impl Inner {
         Actions {
             list,
             next: self.core.next_deadline(),
+            idle: self.core.is_idle(),
         }
     }
 }

@@ -7,13 +7,11 @@ use mooncake_tent::{
     Buffer, Memory, Permission, RegisterOptions, TcpConfig, TcpTransport, TentEngine,
     TransferEngine,
 };
-use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::{
     call::{BoxFuture, Client, GetInto, PutFrom, Value},
     driver::{Driver, Finished, Place},
-    scratch::ScratchBuffer,
 };
 use crate::{
     ErrorCode, Fault, Retry, StoreError,
@@ -140,14 +138,15 @@ impl RealClient {
         Ok(self.engine.register_memory(memory, options).await?)
     }
 
-    /// Ends the session and the engine.
+    /// Gives all leases back, and ends the session and the engine.
     ///
     /// # Errors
     ///
     /// Transfers could not be proven quiet within the budget.
     pub async fn close(&self, budget: Duration) -> Result<(), StoreError> {
+        self.driver.settle(budget / 2).await;
         self.master.close().await;
-        Ok(self.engine.shutdown(budget).await?)
+        Ok(self.engine.shutdown(budget / 2).await?)
     }
 
     fn run(&self, operation: Operation, places: Vec<Place>) -> oneshot::Receiver<Finished> {
@@ -229,10 +228,10 @@ impl Client for RealClient {
                 .zip(finished.places)
                 .map(|(result, place)| {
                     let got = result?;
-                    let Place::Lent(Some(scratch)) = place else {
+                    let Place::Lent(Some(loan)) = place else {
                         unreachable!("what was read has a place");
                     };
-                    Ok(Value { scratch, got })
+                    Ok(Value { loan, got })
                 })
                 .collect()
         })
@@ -244,40 +243,27 @@ impl Client for RealClient {
         options: PutOptions,
     ) -> BoxFuture<'a, Vec<Result<Incarnation, Fault>>> {
         Box::pin(async move {
-            let mut lent: Vec<Arc<ScratchBuffer>> = Vec::with_capacity(items.len());
+            // The core refuses empty values, naming the key; they need no memory.
+            let lengths: Vec<_> = items
+                .iter()
+                .map(|(_, value)| value.len().max(1) as u64)
+                .collect();
+            let lent = self.driver.scratch().lend(&lengths).await;
+            let loans = match lent {
+                Ok(loans) => loans,
+                Err(error) => {
+                    let fault = local_failure(&error);
+                    let failed = |(key, _)| Err(fault.clone().with_key(key));
+                    return items.into_iter().map(failed).collect();
+                }
+            };
             let mut core_items = Vec::with_capacity(items.len());
             let mut places = Vec::with_capacity(items.len());
-            for (key, value) in items {
+            for ((key, value), loan) in items.into_iter().zip(loans) {
+                loan.write(value);
                 let length = value.len() as u64;
                 core_items.push(PutItem { key, length });
-                if value.is_empty() {
-                    // The core refuses it, naming the key.
-                    places.push(Place::None);
-                    continue;
-                }
-                let copied = self
-                    .driver
-                    .scratch()
-                    .lend(length)
-                    .await
-                    .and_then(|scratch| {
-                        scratch.buffer().memory().write_at(0, value);
-                        let slice = scratch.buffer().slice(0..length)?;
-                        Ok((scratch, slice))
-                    });
-                match copied {
-                    Ok((scratch, slice)) => {
-                        lent.push(scratch);
-                        places.push(Place::Given(SmallVec::from_buf([slice])));
-                    }
-                    Err(error) => {
-                        let fault = local_failure(&error);
-                        return core_items
-                            .into_iter()
-                            .map(|item| Err(fault.clone().with_key(item.key)))
-                            .collect();
-                    }
-                }
+                places.push(Place::Lent(Some(loan)));
             }
             let receiver = self.run(
                 Operation::Put {
@@ -286,11 +272,7 @@ impl Client for RealClient {
                 },
                 places,
             );
-            let finished = finished(receiver).await;
-            // The leases of the places end before the memory goes back.
-            drop(finished.places);
-            drop(lent);
-            match finished.outcome {
+            match finished(receiver).await.outcome {
                 Outcome::Put(results) => results,
                 other => unreachable!("a put ended as {other:?}"),
             }

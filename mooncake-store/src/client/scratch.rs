@@ -1,14 +1,21 @@
 //! Registered memory that the client lends to calls which bring none of their own.
 
-use std::sync::{Arc, Weak};
+use std::{
+    ops::Range,
+    sync::{Arc, Weak},
+};
 
-use mooncake_tent::{Buffer, Error, Memory, Permission, RegisterOptions, TransferEngine};
+use mooncake_tent::{
+    Buffer, Error, LocalSlice, Memory, Permission, RegisterOptions, TransferEngine,
+};
 use parking_lot::Mutex;
 
 /// Smallest size; others are powers of two above it.
 const SMALLEST: u64 = 64 << 10;
 /// Idle memory that is kept; more is freed.
 const KEEP: u64 = 256 << 20;
+/// Loans do not share one.
+const CACHE_LINE: u64 = 64;
 
 /// Idle buffers by size, and how to make more.
 #[derive(Debug)]
@@ -26,10 +33,17 @@ struct Idle {
 
 /// A buffer on loan.
 #[derive(Debug)]
-pub(super) struct ScratchBuffer {
+struct ScratchBuffer {
     /// Taken on drop.
     buffer: Option<Buffer>,
     home: Weak<Scratch>,
+}
+
+/// A part of a buffer on loan, which goes back when all its parts are dropped.
+#[derive(Clone, Debug)]
+pub(super) struct Loan {
+    scratch: Arc<ScratchBuffer>,
+    range: Range<u64>,
 }
 
 impl Scratch {
@@ -41,9 +55,19 @@ impl Scratch {
         })
     }
 
-    /// At least `len` bytes.
-    pub(super) async fn lend(&self, len: u64) -> Result<Arc<ScratchBuffer>, Error> {
-        let size = len.max(SMALLEST).checked_next_power_of_two().unwrap_or(len);
+    /// Memory for each of these lengths, none of which is 0. It lies in one buffer, since the
+    /// registration of a buffer costs more than its bytes.
+    pub(super) async fn lend(&self, lengths: &[u64]) -> Result<Vec<Loan>, Error> {
+        let mut end = 0;
+        let ranges: Vec<_> = lengths
+            .iter()
+            .map(|length| {
+                let start = end;
+                end = (start + length).next_multiple_of(CACHE_LINE);
+                start..start + length
+            })
+            .collect();
+        let size = end.max(SMALLEST).checked_next_power_of_two().unwrap_or(end);
         let idle = self.idle.lock().take(size);
         let buffer = match idle {
             Some(buffer) => buffer,
@@ -56,10 +80,48 @@ impl Scratch {
                 self.engine.register_memory(memory, options).await?
             }
         };
-        Ok(Arc::new(ScratchBuffer {
+        let scratch = Arc::new(ScratchBuffer {
             buffer: Some(buffer),
             home: Weak::clone(&self.me),
-        }))
+        });
+        Ok(ranges
+            .into_iter()
+            .map(|range| Loan {
+                scratch: Arc::clone(&scratch),
+                range,
+            })
+            .collect())
+    }
+}
+
+impl Loan {
+    /// Its first `length` bytes, for a transfer; `None` if it is shorter.
+    pub(super) fn front(&self, length: u64) -> Option<LocalSlice> {
+        let end = self.range.start.checked_add(length)?;
+        let buffer = self.scratch.buffer();
+        (end <= self.range.end).then(|| buffer.slice(self.range.start..end).ok())?
+    }
+
+    /// Fills its beginning.
+    pub(super) fn write(&self, bytes: &[u8]) {
+        assert!(
+            bytes.len() as u64 <= self.range.end - self.range.start,
+            "writing beyond a loan"
+        );
+        self.scratch
+            .buffer()
+            .memory()
+            .write_at(self.range.start, bytes);
+    }
+
+    /// Copies a part of it out.
+    pub(super) fn read_at(&self, offset: u64, into: &mut [u8]) {
+        let start = self.range.start + offset;
+        assert!(
+            start + into.len() as u64 <= self.range.end,
+            "reading beyond a loan"
+        );
+        self.scratch.buffer().memory().read_at(start, into);
     }
 }
 
@@ -82,7 +144,7 @@ impl Idle {
 }
 
 impl ScratchBuffer {
-    pub(super) fn buffer(&self) -> &Buffer {
+    fn buffer(&self) -> &Buffer {
         self.buffer.as_ref().expect("it is there until the drop")
     }
 }
