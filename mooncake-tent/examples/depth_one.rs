@@ -21,7 +21,7 @@ use mooncake_tent::{
 const WALK: u64 = 256 << 20;
 const REQUEST: usize = 48;
 const ANSWER: usize = 24;
-const ROUNDS: usize = 7;
+const ROUNDS: usize = 5;
 const BUDGET: Duration = Duration::from_secs(10);
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;

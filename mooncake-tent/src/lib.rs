@@ -71,6 +71,6 @@ pub use segment::{BufferDescriptor, RemoteRange, Segment, SegmentDescriptor};
 #[cfg(feature = "tcp")]
 pub use tcp::{TcpConfig, TcpTransport};
 
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "tcp"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -3,13 +3,19 @@
 use std::{
     cell::RefCell,
     future::poll_fn,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Poll, Wake, Waker},
     thread::{self, Thread},
     time::{Duration, Instant},
 };
 
-use crate::transport::{BatchState, Outcome, SubBatch, TaskRef, Tasks};
+use crate::{
+    platform::after,
+    transport::{BatchState, Outcome, SubBatch, TaskRef, Tasks},
+};
 
 /// Room for some tasks. Dropping it lets go of them: they go on, and their memory stays leased,
 /// until they are quiet.
@@ -21,6 +27,8 @@ pub struct Batch {
     capacity: usize,
     /// By the number of the link.
     sub_batches: Vec<(usize, Box<dyn SubBatch>)>,
+    /// Since the last submission.
+    handed_over: AtomicBool,
 }
 
 impl Batch {
@@ -31,6 +39,7 @@ impl Batch {
             refs: Vec::with_capacity(capacity),
             capacity,
             sub_batches: Vec::new(),
+            handed_over: AtomicBool::new(false),
         }
     }
 
@@ -39,6 +48,7 @@ impl Batch {
     }
 
     pub(crate) fn refs_mut(&mut self) -> &mut Vec<TaskRef> {
+        *self.handed_over.get_mut() = false;
         &mut self.refs
     }
 
@@ -83,7 +93,11 @@ impl Batch {
 
     /// All its tasks have ended.
     pub fn is_terminal(&self) -> bool {
-        self.state.is_terminal()
+        let terminal = self.state.is_terminal();
+        if !terminal {
+            self.only_polled();
+        }
+        terminal
     }
 
     /// No byte of it can move any more.
@@ -93,9 +107,12 @@ impl Batch {
 
     /// How task `index` ended; `None`: it has not.
     pub fn outcome(&self, index: usize) -> Option<Outcome> {
-        self.refs
-            .get(index)
-            .and_then(|task| self.tasks.outcome(*task))
+        let task = self.refs.get(index)?;
+        let outcome = self.tasks.outcome(*task);
+        if outcome.is_none() {
+            self.only_polled();
+        }
+        outcome
     }
 
     /// No byte of task `index` can move any more.
@@ -135,8 +152,8 @@ impl Batch {
     /// Waits until all tasks have ended, doing the links' work meanwhile; `false`: the budget was
     /// over before. Not for async code, which it would block.
     pub fn wait(&self, budget: Duration) -> bool {
-        let end = Instant::now() + budget;
-        while !self.is_terminal() {
+        let end = after(budget);
+        while !self.state.is_terminal() {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 self.hand_over();
@@ -160,7 +177,7 @@ impl Batch {
         let mut driven = false;
         for (_, sub_batch) in &self.sub_batches {
             driven |= sub_batch.drive(share);
-            if self.is_terminal() {
+            if self.state.is_terminal() {
                 return true;
             }
         }
@@ -170,9 +187,16 @@ impl Batch {
     /// Another thread does the work and wakes us.
     fn park(&self, budget: Duration) {
         self.state.register(&thread_waker());
-        if !self.is_terminal() {
+        if !self.state.is_terminal() {
             // Whoever drives now may leave without having finished our tasks.
             thread::park_timeout(budget.min(Duration::from_millis(10)));
+        }
+    }
+
+    /// Who looks without waiting leaves the work to the links, and says so once.
+    fn only_polled(&self) {
+        if !self.handed_over.swap(true, Ordering::Relaxed) {
+            self.hand_over();
         }
     }
 
@@ -185,7 +209,7 @@ impl Batch {
 
 impl Drop for Batch {
     fn drop(&mut self) {
-        if !self.is_terminal() {
+        if !self.state.is_terminal() {
             self.hand_over();
         }
         for task in &self.refs {

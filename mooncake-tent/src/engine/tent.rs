@@ -20,9 +20,13 @@ use crate::{
     error::{Error, Reason, Result, Stage, TransferError},
     identity::{Generation, Incarnation, RegistrationId},
     memory::{LocalBuffer, Memory},
+    platform::after,
     segment::{BufferDescriptor, Segment, SegmentDescriptor, SegmentManager, Span},
     selector::{LinkFacts, Ranking, RequestFacts, TransportSelector},
-    transport::{BoxFuture, InstallContext, Op, Outcome, TaskRef, TaskSpec, Transport},
+    transport::{
+        BoxFuture, InstallContext, Op, Outcome, RetryHook, TaskRef, TaskSlab, TaskSpec, Tasks,
+        Transport,
+    },
 };
 
 /// How long the refresh of a stale descriptor may take if the task names no deadline.
@@ -50,7 +54,6 @@ struct Shared {
     selector: TransportSelector,
     segments: SegmentManager,
     own: Segment,
-    runtime: Handle,
     me: Weak<Self>,
 }
 
@@ -81,12 +84,11 @@ impl TentEngine {
         );
         let own = Segment::new(parts.name.clone(), own);
         let shared = Arc::new_cyclic(|me: &Weak<Shared>| {
-            let retry = Weak::clone(me);
-            parts.context.tasks.on_retry(Box::new(move |task| {
-                if let Some(engine) = retry.upgrade() {
-                    engine.retry_later(task);
-                }
-            }));
+            parts.context.tasks.on_retry(retry_hook(
+                Weak::clone(me),
+                Arc::downgrade(&parts.context.tasks),
+                Handle::current(),
+            ));
             if let Some(control) = &parts.control {
                 control.speak_for(Weak::<Shared>::clone(me));
             }
@@ -96,7 +98,6 @@ impl TentEngine {
                 selector: TransportSelector::new(),
                 segments: SegmentManager::default(),
                 own,
-                runtime: Handle::current(),
                 me: Weak::clone(me),
             }
         });
@@ -214,7 +215,7 @@ impl TransferEngine for TentEngine {
 
     fn fence<'a>(&'a self, segment: &'a Segment, budget: Duration) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            let end = Instant::now() + budget;
+            let end = after(budget);
             let peer = segment.incarnation();
             for link in &self.shared.parts.links {
                 link.fence(peer, end.saturating_duration_since(Instant::now()))
@@ -234,7 +235,7 @@ impl TransferEngine for TentEngine {
 
     fn shutdown(&self, budget: Duration) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            let end = Instant::now() + budget;
+            let end = after(budget);
             let parts = &self.shared.parts;
             if let Some(control) = &parts.control {
                 control.stop(budget / 2).await;
@@ -362,14 +363,6 @@ impl Shared {
     }
 
     /// A task failed because what we know of its segment is old: learn anew and post it once more.
-    fn retry_later(&self, task: TaskRef) {
-        let engine = self.me.upgrade();
-        let Some(engine) = engine else {
-            return;
-        };
-        self.runtime.spawn(async move { engine.retry(task).await });
-    }
-
     async fn retry(&self, task: TaskRef) {
         let tasks = &self.parts.context.tasks;
         let Some(mut spec) = tasks.spec(task) else {
@@ -384,7 +377,6 @@ impl Shared {
                 .min(REFRESH_BUDGET)
         });
         let seen = segment.descriptor();
-        tasks.renew(task, spec.clone());
         if let Err(error) = self.segments.refresh(&segment, &seen, budget).await {
             let why = Reason::Unreachable(error.to_string().into());
             return self.fail(&[task], &why, Stage::Resolve);
@@ -497,6 +489,45 @@ impl Shared {
             if let Err(error) = link.remove_memory_buffer(id).await {
                 tracing::warn!(link = link.name(), %id, %error, "a link keeps a buffer");
             }
+        }
+    }
+}
+
+/// Retries on the engine's runtime. The engine is looked up there and nowhere else: its last owner
+/// stops its links, which must not happen on a thread that works for one of them.
+fn retry_hook(engine: Weak<Shared>, tasks: Weak<TaskSlab>, runtime: Handle) -> RetryHook {
+    Box::new(move |task| {
+        let Some(tasks) = tasks.upgrade() else {
+            return;
+        };
+        let engine = Weak::clone(&engine);
+        let unless_stopped = UnlessStopped { tasks, task };
+        runtime.spawn(async move {
+            if let Some(engine) = engine.upgrade() {
+                engine.retry(task).await;
+                unless_stopped.disarm();
+            }
+        });
+    })
+}
+
+/// Ends a task whose retry never comes to its end, since the engine or its runtime is gone (law 2).
+struct UnlessStopped {
+    tasks: Tasks,
+    task: TaskRef,
+}
+
+impl UnlessStopped {
+    fn disarm(mut self) {
+        self.task = TaskRef::NONE;
+    }
+}
+
+impl Drop for UnlessStopped {
+    fn drop(&mut self) {
+        if self.task != TaskRef::NONE {
+            let error = TransferError::unstarted(Reason::Stopped, Stage::Resolve, None);
+            self.tasks.finish(self.task, Outcome::Failed(error), true);
         }
     }
 }

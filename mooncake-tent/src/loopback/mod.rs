@@ -27,7 +27,20 @@ const NAME: &str = "in-process";
 #[derive(Clone, Default)]
 pub struct InProcess {
     engines: Arc<Mutex<FxHashMap<PeerId, Arc<BufferTable>>>>,
-    installed: Arc<OnceLock<(PeerId, Tasks)>>,
+    installed: Arc<OnceLock<Installed>>,
+}
+
+/// Leaves the others when its engine is gone, whether that was shut down or not.
+struct Installed {
+    me: PeerId,
+    tasks: Tasks,
+    engines: Arc<Mutex<FxHashMap<PeerId, Arc<BufferTable>>>>,
+}
+
+impl Drop for Installed {
+    fn drop(&mut self) {
+        self.engines.lock().remove(&self.me);
+    }
 }
 
 impl InProcess {
@@ -66,7 +79,11 @@ impl Transport for InProcess {
 
     fn install(&self, engine: InstallContext) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            let installed = (engine.incarnation, engine.tasks);
+            let installed = Installed {
+                me: engine.incarnation,
+                tasks: engine.tasks,
+                engines: Arc::clone(&self.engines),
+            };
             self.installed.set(installed).map_err(|_| Error::Install {
                 link: NAME,
                 message: "it serves another engine already: give each `another_end`".to_owned(),
@@ -85,8 +102,8 @@ impl Transport for InProcess {
     fn uninstall(&self, _budget: Duration) -> BoxFuture<'_, Result<()>> {
         // Copies end before `submit_transfer_tasks` does, so nothing is under way.
         Box::pin(async {
-            if let Some((me, _)) = self.installed.get() {
-                self.engines.lock().remove(me);
+            if let Some(installed) = self.installed.get() {
+                self.engines.lock().remove(&installed.me);
             }
             Ok(())
         })
@@ -101,13 +118,13 @@ impl Transport for InProcess {
     }
 
     fn allocate_sub_batch(&self, _capacity: usize) -> Result<Box<dyn SubBatch>> {
-        let (_, tasks) = self.installed.get().ok_or_else(|| Error::Install {
+        let installed = self.installed.get().ok_or_else(|| Error::Install {
             link: NAME,
             message: "it is not installed".to_owned(),
         })?;
         Ok(Box::new(InProcessSubBatch {
             link: self.clone(),
-            tasks: Arc::clone(tasks),
+            tasks: Arc::clone(&installed.tasks),
         }))
     }
 

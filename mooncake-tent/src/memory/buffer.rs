@@ -127,15 +127,18 @@ impl LocalBuffer {
         }
     }
 
-    /// Opens the next generation. The buffer must be closed and quiet.
+    /// Opens the next generation of a buffer that is closed and quiet; of one that was opened
+    /// meanwhile, says which generation that began.
     pub(crate) fn reopen(&self) -> Generation {
-        let state = self
+        let reopened = self
             .state
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| {
                 (state & (CLOSED | LEASES) == CLOSED).then(|| ((state >> 32) + 1) << 32)
-            })
-            .expect("only a closed and quiet buffer is reopened");
-        Generation(generation_of(state).0 + 1)
+            });
+        match reopened {
+            Ok(state) => Generation(generation_of(state).0.wrapping_add(1)),
+            Err(state) => generation_of(state),
+        }
     }
 
     fn end_lease(&self) {
@@ -273,6 +276,7 @@ mod tests {
         drop(second);
         quiet.await.unwrap();
         assert_eq!(buffer.reopen(), Generation(2));
+        assert_eq!(buffer.reopen(), Generation(2), "another caller was faster");
         assert_eq!(
             buffer.lease(Some(Generation(1))).unwrap_err(),
             Generation(2)

@@ -7,4 +7,6 @@ mod table;
 pub use buffer::{BufferLease, LocalBuffer, LocalSlice, Permission};
 pub use region::Memory;
 pub(crate) use region::Piece;
-pub(crate) use table::{Access, BufferTable, Refusal};
+#[cfg(feature = "tcp")]
+pub(crate) use table::Refusal;
+pub(crate) use table::{Access, BufferTable};

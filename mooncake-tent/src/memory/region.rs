@@ -208,6 +208,8 @@ unsafe impl Send for Piece {}
 // SAFETY: as above.
 unsafe impl Sync for Piece {}
 
+/// What sockets need.
+#[cfg(feature = "tcp")]
 impl Piece {
     pub(crate) fn len(self) -> usize {
         self.len
@@ -239,7 +241,9 @@ impl Piece {
                 .copy_from_nonoverlapping(from.as_ptr(), from.len())
         };
     }
+}
 
+impl Piece {
     /// Copies the whole of `from` to the beginning of this piece.
     pub(crate) fn copy_from(self, from: Self) {
         assert!(from.len <= self.len, "copying beyond a piece");

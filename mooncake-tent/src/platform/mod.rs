@@ -1,6 +1,16 @@
-//! What machine this is.
+//! What the machine and its clock say.
 
-use std::fs;
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+/// The end of a budget that begins now, however large.
+pub(crate) fn after(budget: Duration) -> Instant {
+    const LONG: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+    let now = Instant::now();
+    now.checked_add(budget).unwrap_or_else(|| now + LONG)
+}
 
 /// Tells processes of one machine, in one life of it; empty when unknown.
 pub fn machine() -> String {

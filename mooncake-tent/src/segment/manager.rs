@@ -1,6 +1,6 @@
 //! The segments of other processes that this one has opened, by name.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -9,6 +9,7 @@ use super::{Segment, SegmentDescriptor};
 use crate::{
     control::ControlClient,
     error::{Error, Result},
+    platform::after,
 };
 
 /// Opens segments and keeps what is known of them fresh.
@@ -44,14 +45,21 @@ impl SegmentManager {
         seen: &SegmentDescriptor,
         budget: Duration,
     ) -> Result<()> {
-        let _only = segment.refreshing().await;
+        // The others' fetches before ours cost of our budget, too.
+        let end = after(budget);
+        let only = tokio::time::timeout(budget, segment.refreshing()).await;
+        let _only = only.map_err(|_| Error::Unreachable {
+            segment: segment.name().to_owned(),
+            message: format!("no answer to others within {budget:?}"),
+        })?;
         let is_seen = {
             let known = segment.known();
             known.descriptor.incarnation() == seen.incarnation()
                 && known.descriptor.version() == seen.version()
         };
         if is_seen {
-            segment.learn(self.fetch(segment.name(), budget).await?);
+            let left = end.saturating_duration_since(Instant::now());
+            segment.learn(self.fetch(segment.name(), left).await?);
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::{
     net::{Shutdown, TcpStream},
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering, fence},
     },
     time::{Duration, Instant},
 };
@@ -53,6 +53,12 @@ struct Pending {
     deadline: Option<Instant>,
 }
 
+impl Pending {
+    fn is_overdue(&self, now: Instant) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= now)
+    }
+}
+
 /// See the module. Sending and receiving have a lock each, so that a submitter need not wait for
 /// whoever receives.
 #[derive(Debug)]
@@ -66,6 +72,8 @@ pub(super) struct Lane {
     /// Why it was cut from outside; the receiver finds it here.
     cut: OnceLock<Reason>,
     outbox: Mutex<Sender>,
+    /// Somebody found the outbox taken: whoever has it looks once more before going.
+    look_again: AtomicBool,
     pending: Mutex<VecDeque<Pending>>,
     receiver: Mutex<Receiver>,
     load: AtomicU64,
@@ -85,6 +93,16 @@ pub(super) struct Receiver {
     reading: Option<(Pending, Cursor)>,
     answered: u64,
     pub(super) spin: Spin,
+}
+
+impl Receiver {
+    /// The deadline of the read whose payload is arriving has passed.
+    pub(super) fn is_overdue(&self, now: impl FnOnce() -> Instant) -> bool {
+        self.reading
+            .as_ref()
+            .and_then(|(pending, _)| pending.deadline)
+            .is_some_and(|deadline| deadline <= now())
+    }
 }
 
 /// What receiving has brought.
@@ -115,6 +133,7 @@ impl Lane {
                 outbox: Outbox::new(),
                 next_tag: 0,
             }),
+            look_again: AtomicBool::new(false),
             pending: Mutex::default(),
             receiver: Mutex::new(Receiver {
                 inbox: Inbox::new(),
@@ -143,6 +162,16 @@ impl Lane {
         self.broken.load(Ordering::Acquire)
     }
 
+    /// It ends soon, if it has not.
+    pub(super) fn is_cut(&self) -> bool {
+        self.cut.get().is_some()
+    }
+
+    /// Why it was cut, if it was.
+    pub(super) fn why(&self) -> Option<Reason> {
+        self.cut.get().cloned()
+    }
+
     /// `None` while it connects.
     pub(super) fn socket(&self) -> Option<&TcpStream> {
         self.socket.get()
@@ -164,6 +193,10 @@ impl Lane {
     pub(super) fn connected(&self, socket: TcpStream) {
         if self.socket.set(socket).is_err() {
             unreachable!("a lane connects once");
+        }
+        if self.is_cut() {
+            // Whoever cut it may have found no socket to shut down.
+            self.shut_down();
         }
     }
 
@@ -216,18 +249,28 @@ impl Lane {
         let Some(socket) = self.socket() else {
             return false;
         };
-        let Some(mut sender) = self.outbox.try_lock() else {
-            // Whoever sends goes on while there is something to send.
-            return false;
-        };
-        let limit = self.window_end();
-        match sender.outbox.send(socket, limit, Mode::Try) {
-            Ok(()) => false,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => true,
-            Err(error) => {
-                drop(sender);
-                self.cut(Reason::Broken(error.to_string().into()));
-                false
+        self.look_again.store(true, Ordering::Relaxed);
+        loop {
+            // Pairs with the fence below: either the holder sees the flag or we get the lock.
+            fence(Ordering::SeqCst);
+            let Some(mut sender) = self.outbox.try_lock() else {
+                return false;
+            };
+            self.look_again.store(false, Ordering::Relaxed);
+            let limit = self.window_end();
+            let sent = sender.outbox.send(socket, limit, Mode::Try);
+            drop(sender);
+            let blocked = match sent {
+                Ok(()) => false,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => true,
+                Err(error) => {
+                    self.cut(Reason::Broken(error.to_string().into()));
+                    return false;
+                }
+            };
+            fence(Ordering::SeqCst);
+            if blocked || !self.look_again.load(Ordering::Relaxed) {
+                return blocked;
             }
         }
     }
@@ -262,12 +305,16 @@ impl Lane {
                 return Ok(Received::Nothing);
             }
             Err(error) => {
-                let cut = self.cut.get().cloned();
-                return Err(cut.unwrap_or_else(|| Reason::Broken(error.to_string().into())));
+                let broken = || Reason::Broken(error.to_string().into());
+                return Err(self.why().unwrap_or_else(broken));
             }
         }
         let answered = receiver.answered;
         while self.step(receiver)? {}
+        // Bytes that trickle in do not keep a request alive.
+        if receiver.is_overdue(Instant::now) {
+            return Err(overdue());
+        }
         Ok(if receiver.answered > answered {
             Received::Answers
         } else {
@@ -282,82 +329,117 @@ impl Lane {
             if !cursor.is_done() {
                 return Ok(false);
             }
-            let (pending, _) = receiver.reading.take().expect("it was just there");
-            self.answered(
-                receiver,
-                &pending,
-                Outcome::Completed {
-                    bytes: pending.length,
-                },
-            );
+            let (pending, cursor) = receiver.reading.take().expect("it was just there");
+            drop(cursor);
+            let bytes = pending.length;
+            self.answered(receiver, pending, Outcome::Completed { bytes });
             return Ok(true);
         }
         let Some(bytes) = receiver.inbox.message::<ANSWER_BYTES>() else {
             return Ok(false);
         };
         let answer = AnswerHeader::decode(&bytes).map_err(|what| violation(&what.to_string()))?;
-        let pending = self
-            .pending
-            .lock()
-            .pop_front()
-            .ok_or_else(|| violation("an answer that nobody asked for"))?;
-        if answer.tag != pending.tag || answer.verb != pending.verb {
-            return Err(violation("an answer out of order"));
-        }
+        let pending = self.take_answered(&answer)?;
         match (answer.status, pending.verb) {
-            (Status::Applied, Verb::Read) if answer.length == pending.length => {
+            (Status::Applied, Verb::Read) => {
                 receiver.inbox.expect(pending.length);
                 let cursor = Cursor::new(pending.local.clone());
                 receiver.reading = Some((pending, cursor));
             }
-            (Status::Applied, Verb::Write | Verb::Fence) if answer.length == 0 => {
-                self.answered(
-                    receiver,
-                    &pending,
-                    Outcome::Completed {
-                        bytes: pending.length,
-                    },
-                );
+            (Status::Applied, Verb::Write | Verb::Fence) => {
+                let bytes = pending.length;
+                self.answered(receiver, pending, Outcome::Completed { bytes });
             }
-            (Status::Refused(refusal), _) if answer.length == 0 => {
+            (Status::Refused(refusal), _) => {
                 let error = refused(refusal, self.peer);
-                self.answered(receiver, &pending, Outcome::Failed(error));
+                self.answered(receiver, pending, Outcome::Failed(error));
             }
-            _ => return Err(violation("an answer that does not fit its request")),
+            (Status::StillRunning, _) => unreachable!("it fits no request of a lane"),
         }
         Ok(true)
     }
 
-    fn answered(&self, receiver: &mut Receiver, pending: &Pending, end: Outcome) {
+    /// The request that `answer` fits. On a violation it stays where [`fail`](Self::fail) finds it.
+    fn take_answered(&self, answer: &AnswerHeader) -> Result<Pending, Reason> {
+        let mut queue = self.pending.lock();
+        let Some(oldest) = queue.front() else {
+            return Err(violation("an answer that nobody asked for"));
+        };
+        if answer.tag != oldest.tag || answer.verb != oldest.verb {
+            return Err(violation("an answer out of order"));
+        }
+        let length = match (answer.status, oldest.verb) {
+            (Status::Applied, Verb::Read) => Some(oldest.length),
+            (Status::Applied | Status::Refused(_), _) => Some(0),
+            (Status::StillRunning, _) => None,
+        };
+        if length != Some(answer.length) {
+            return Err(violation("an answer that does not fit its request"));
+        }
+        queue
+            .pop_front()
+            .ok_or_else(|| violation("an answer that nobody asked for"))
+    }
+
+    fn answered(&self, receiver: &mut Receiver, pending: Pending, end: Outcome) {
         receiver.answered += 1;
         self.load.fetch_sub(pending.length, Ordering::Relaxed);
-        self.tasks.finish(pending.task, end, true);
+        // Who waits for the end finds our leases returned.
+        let Pending { task, local, .. } = pending;
+        drop(local);
+        self.tasks.finish(task, end, true);
     }
 
     /// Ends the connection; whoever receives notices and fails the lane.
     pub(super) fn cut(&self, reason: Reason) {
         // Only the first reason counts.
         let _first = self.cut.set(reason);
+        self.shut_down();
+    }
+
+    fn shut_down(&self) {
         if let Some(socket) = self.socket() {
             // An error means that the connection is already gone.
             let _gone = socket.shutdown(Shutdown::Both);
         }
     }
 
-    /// A request's deadline has passed.
-    pub(super) fn is_overdue(&self, now: Instant) -> bool {
-        let pending = self.pending.lock();
-        pending
-            .iter()
-            .any(|pending| pending.deadline.is_some_and(|deadline| deadline <= now))
+    /// Ends overdue requests of which nothing was sent. `true`: others are overdue, too, and only
+    /// the end of the lane ends them.
+    pub(super) fn end_overdue(&self, now: Instant) -> bool {
+        let mut sender = self.outbox.lock();
+        let mut pending = self.pending.lock();
+        if !pending.iter().any(|pending| pending.is_overdue(now)) {
+            return false;
+        }
+        let unsent = sender.outbox.first_unsent().unwrap_or(sender.next_tag);
+        let (withdrawn, kept): (VecDeque<_>, VecDeque<_>) = pending
+            .drain(..)
+            .partition(|pending| pending.tag >= unsent && pending.is_overdue(now));
+        *pending = kept;
+        let others = pending.iter().any(|pending| pending.is_overdue(now));
+        drop(pending);
+        // Both are in the order of their tags.
+        let mut tags = withdrawn.iter().map(|pending| pending.tag).peekable();
+        sender
+            .outbox
+            .retain(|frame| tags.next_if_eq(&frame.tag).is_none());
+        drop(sender);
+        for pending in withdrawn {
+            self.load.fetch_sub(pending.length, Ordering::Relaxed);
+            let Pending { task, local, .. } = pending;
+            drop(local);
+            self.tasks.finish(task, Outcome::TimedOut, true);
+        }
+        others
     }
 
     /// Fails all that is under way on a lane whose connection is gone or was never made. Returns
     /// writes that may still land at the target.
     pub(super) fn fail(&self, receiver: &mut Receiver, reason: &Reason) -> Loud {
         let mut sender = self.outbox.lock();
-        self.broken.store(true, Ordering::Release);
         self.cut(reason.clone());
+        self.broken.store(true, Ordering::Release);
         let unsent = sender.outbox.first_unsent().unwrap_or(sender.next_tag);
         sender.outbox.clear();
         drop(sender);
@@ -370,8 +452,7 @@ impl Lane {
             let sent = pending.tag < unsent;
             // We receive no more, so a read is quiet. A write may sit in the target's socket.
             let quiet = !sent || pending.verb != Verb::Write;
-            let overdue = pending.deadline.is_some_and(|deadline| deadline <= now);
-            let end = if overdue {
+            let end = if pending.is_overdue(now) {
                 Outcome::TimedOut
             } else {
                 let stage = if self.socket().is_some() {
@@ -382,9 +463,11 @@ impl Lane {
                 let error = TransferError::unstarted(reason.clone(), stage, Some(self.peer));
                 Outcome::Failed(if sent { error.underway(quiet) } else { error })
             };
-            self.tasks.finish(pending.task, end, quiet);
+            let Pending { task, local, .. } = pending;
+            drop(local);
+            self.tasks.finish(task, end, quiet);
             if !quiet {
-                loud.push(pending.task);
+                loud.push(task);
             }
         }
         loud
@@ -393,6 +476,11 @@ impl Lane {
 
 /// Shared by its users and the thread that watches it.
 pub(super) type SharedLane = Arc<Lane>;
+
+/// Why a lane ends whose peer took longer than a caller allowed.
+pub(super) fn overdue() -> Reason {
+    Reason::Broken("a request's deadline passed".into())
+}
 
 fn violation(what: &str) -> Reason {
     Reason::Protocol(what.into())

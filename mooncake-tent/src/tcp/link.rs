@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::{
     TcpConfig,
-    lane::{Post, Received, Receiver, SharedLane},
+    lane::{Post, Received, Receiver, SharedLane, overdue},
     peers::{Lanes, Peers},
     poller::Poller,
     target::Target,
@@ -22,6 +22,7 @@ use crate::{
     error::{Error, Reason, Result, Stage, TransferError},
     identity::{PeerId, RegistrationId},
     memory::{LocalBuffer, LocalSlice},
+    platform::after,
     transport::{
         BoxFuture, Capabilities, InstallContext, Op, Outcome, Peer, SubBatch, TaskRef, TaskSpec,
         Tasks, Transport,
@@ -102,7 +103,10 @@ impl Transport for TcpTransport {
                 self.config.clone(),
                 poller,
             );
-            peers.poller().start(&peers);
+            peers
+                .poller()
+                .start(&peers)
+                .map_err(Error::system("tcp: no thread"))?;
             let installed = Installed {
                 tasks: engine.tasks,
                 peers,
@@ -180,11 +184,15 @@ impl Transport for TcpTransport {
 
 impl Installed {
     fn stop(&self, budget: Duration) -> Result<()> {
-        self.peers.stop();
-        self.peers.poller().stop();
-        self.target
+        let end = after(budget);
+        self.peers.cut_all();
+        let accepted = self
+            .target
             .as_ref()
-            .map_or(Ok(()), |target| target.stop(budget))
+            .map_or(Ok(()), |target| target.stop(budget));
+        let quiet = self.peers.until_quiet(end);
+        self.peers.poller().stop();
+        accepted.and(quiet)
     }
 }
 
@@ -230,7 +238,8 @@ impl TcpSubBatch {
             };
             let lane = turn.next(post.length);
             if let Err(post) = lane.post(post) {
-                let reason = Reason::Broken("the lane ended meanwhile".into());
+                let broken = || Reason::Broken("the lane ended meanwhile".into());
+                let reason = lane.why().unwrap_or_else(broken);
                 let error = TransferError::unstarted(reason, Stage::Post, Some(spec.peer.id()));
                 self.tasks.finish(post.task, Outcome::Failed(error), true);
             }
@@ -242,6 +251,17 @@ impl TcpSubBatch {
             .lanes(peer)
             .map_err(|reason| TransferError::unstarted(reason, Stage::Connect, Some(peer.id())))
     }
+}
+
+/// How a task ends that need not be posted at all.
+fn hopeless(spec: &TaskSpec) -> Option<Outcome> {
+    if spec.offset.checked_add(spec.length).is_none() {
+        let peer = Some(spec.peer.id());
+        let error = TransferError::unstarted(Reason::OutOfBounds, Stage::Admit, peer);
+        return Some(Outcome::Failed(error));
+    }
+    let late = spec.deadline.is_some_and(|end| end <= Instant::now());
+    late.then_some(Outcome::TimedOut)
 }
 
 /// The part `start..end` of scattered memory.
@@ -299,6 +319,10 @@ impl SubBatch for TcpSubBatch {
             let Some(spec) = self.tasks.spec(*task) else {
                 continue;
             };
+            if let Some(end) = hopeless(&spec) {
+                self.tasks.finish(*task, end, true);
+                continue;
+            }
             if turn
                 .as_ref()
                 .is_none_or(|(peer, _)| *peer != spec.peer.id())
@@ -335,11 +359,18 @@ impl SubBatch for TcpSubBatch {
 
     fn drive(&self, budget: Duration) -> bool {
         let lanes = self.lanes.lock().clone();
-        let mut driven: Driven<'_> = lanes
-            .iter()
-            .filter(|lane| lane.socket().is_some() && !lane.is_broken() && lane.is_busy())
-            .filter_map(|lane| Some((lane, lane.try_receiver()?)))
-            .collect();
+        let mut driven = Driven::new();
+        for lane in &lanes {
+            if lane.socket().is_none() || lane.is_broken() || !lane.is_busy() {
+                continue;
+            }
+            match lane.try_receiver() {
+                Some(receiver) => driven.push((lane, receiver)),
+                // Whoever receives may sleep while the socket takes our frames again.
+                None if lane.flush() => self.peers.poller().watch(lane),
+                None => {}
+            }
+        }
         !driven.is_empty() && drive(&self.peers, &mut driven, budget)
     }
 
@@ -376,9 +407,8 @@ fn drive(peers: &Peers, driven: &mut Driven<'_>, budget: Duration) -> bool {
         }
         let now = Instant::now();
         for (lane, receiver) in driven.iter_mut() {
-            if lane.is_overdue(now) {
-                let reason = Reason::Broken("a request's deadline passed".into());
-                peers.retire(lane, receiver, &reason);
+            if lane.end_overdue(now) || receiver.is_overdue(|| now) {
+                peers.retire(lane, receiver, &overdue());
                 return true;
             }
         }

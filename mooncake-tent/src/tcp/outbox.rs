@@ -57,6 +57,16 @@ impl<const H: usize> Outbox<H> {
             .map(|frame| frame.tag)
     }
 
+    /// Takes out those frames that `keep` does not want, none of which was sent in part.
+    pub(super) fn retain(&mut self, mut keep: impl FnMut(&Frame<H>) -> bool) {
+        let bytes = &mut self.bytes;
+        self.frames.retain(|frame| {
+            let kept = keep(frame);
+            *bytes -= if kept { 0 } else { length(frame) };
+            kept
+        });
+    }
+
     /// Forgets everything.
     pub(super) fn clear(&mut self) {
         *self = Self::new();

@@ -1,7 +1,7 @@
 //! The peers that this process reaches over TCP, with their lanes.
 
 use std::{
-    io::{self, Read, Write},
+    io::{self, Write},
     net::{TcpStream, ToSocketAddrs},
     sync::{
         Arc, Weak,
@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tokio::sync::Notify;
@@ -20,14 +20,16 @@ use super::{
     TcpConfig,
     lane::{Lane, Receiver, SharedLane},
     poller::Poller,
+    socket::{connect, read_whole},
     wire::{
         ANSWER_BYTES, AnswerHeader, HELLO_BYTES, Hello, HelloAnswer, RequestHeader, Status, Verb,
         Welcome,
     },
 };
 use crate::{
-    error::Reason,
+    error::{Error, Reason},
     identity::{Generation, Incarnation, PeerId, RegistrationId},
+    platform::after,
     transport::{Peer, TaskRef, Tasks},
 };
 
@@ -35,6 +37,8 @@ pub(super) type Lanes = SmallVec<[SharedLane; 2]>;
 
 /// How long a fence waits for the target in one try.
 const FENCE_BUDGET: Duration = Duration::from_secs(2);
+/// How long errands may take to end once they should.
+const QUIT_BUDGET: Duration = Duration::from_millis(200);
 
 /// All peers of one installed link.
 #[derive(Debug)]
@@ -45,7 +49,13 @@ pub(super) struct Peers {
     poller: Arc<Poller>,
     peers: Mutex<FxHashMap<PeerId, Arc<PeerLanes>>>,
     next_lane: AtomicU64,
+    /// No new lanes.
     stopped: AtomicBool,
+    /// Threads that connect or fence.
+    errands: Mutex<usize>,
+    errand_ended: Condvar,
+    /// Errands end now.
+    quit: AtomicBool,
     me: Weak<Self>,
 }
 
@@ -75,6 +85,9 @@ impl Peers {
             peers: Mutex::default(),
             next_lane: AtomicU64::new(1),
             stopped: AtomicBool::new(false),
+            errands: Mutex::default(),
+            errand_ended: Condvar::new(),
+            quit: AtomicBool::new(false),
             me: Weak::clone(me),
         })
     }
@@ -93,9 +106,6 @@ impl Peers {
 
     /// The lanes to `peer`, replaced where they broke. New ones connect in the background.
     pub(super) fn lanes(&self, peer: &Peer) -> Result<Lanes, Reason> {
-        if self.stopped.load(Ordering::Acquire) {
-            return Err(Reason::Stopped);
-        }
         let endpoint = peer
             .endpoint(super::link::NAME)
             .ok_or_else(|| Reason::Unreachable("it names no TCP address".into()))?;
@@ -113,14 +123,22 @@ impl Peers {
             Arc::clone(entry)
         };
         let mut lanes = entry.lanes.lock();
-        lanes.retain(|lane| !lane.is_broken());
-        while lanes.len() < self.config.lanes_per_peer.max(1) {
-            lanes.push(self.open(&entry));
+        // Under the lock: who stops us takes it afterwards and finds what we open.
+        if self.stopped.load(Ordering::Acquire) {
+            return Err(Reason::Stopped);
         }
-        Ok(lanes.clone())
+        // One that is cut stays on the list until it is retired, for whoever fences.
+        let usable = |lane: &&SharedLane| !lane.is_cut() && !lane.is_broken();
+        let mut usable: Lanes = lanes.iter().filter(usable).cloned().collect();
+        while usable.len() < self.config.lanes_per_peer.max(1) {
+            let lane = self.open(&entry)?;
+            lanes.push(Arc::clone(&lane));
+            usable.push(lane);
+        }
+        Ok(usable)
     }
 
-    fn open(&self, peer: &Arc<PeerLanes>) -> SharedLane {
+    fn open(&self, peer: &Arc<PeerLanes>) -> Result<SharedLane, Reason> {
         let lane = Arc::new(Lane::new(
             self.next_lane.fetch_add(1, Ordering::Relaxed),
             peer.id,
@@ -128,16 +146,13 @@ impl Peers {
             self.config.window,
             self.config.spin,
         ));
-        let (peers, peer, opened) = (self.arc(), Arc::clone(peer), Arc::clone(&lane));
-        spawn("tcp-connect", move || {
-            match peers.connect(&peer, opened.id()) {
+        self.poller.adopt(&lane);
+        let (peer, opened) = (Arc::clone(peer), Arc::clone(&lane));
+        let errand = self.errand("tcp-connect", move |peers| {
+            match peers.connect(&peer, opened.id(), || opened.is_cut()) {
                 Ok(socket) => {
                     opened.connected(socket);
                     peers.poller.add(&opened);
-                    if peers.stopped.load(Ordering::Acquire) {
-                        opened.cut(Reason::Stopped);
-                    }
-                    opened.flush();
                     peers.poller.watch(&opened);
                 }
                 Err(reason) => {
@@ -147,11 +162,35 @@ impl Peers {
             }
             peer.changed.notify_waiters();
         });
-        lane
+        if let Err(error) = errand {
+            self.poller.remove(&lane);
+            return Err(Reason::Unreachable(format!("no thread: {error}").into()));
+        }
+        Ok(lane)
+    }
+
+    /// Runs `work` on a thread of its own that [`until_quiet`](Self::until_quiet) waits for.
+    fn errand(&self, name: &str, work: impl FnOnce(&Self) + Send + 'static) -> io::Result<()> {
+        struct Running(Arc<Peers>);
+        impl Drop for Running {
+            fn drop(&mut self) {
+                *self.0.errands.lock() -= 1;
+                self.0.errand_ended.notify_all();
+            }
+        }
+        *self.errands.lock() += 1;
+        let running = Running(self.arc());
+        spawn(name, move || work(&running.0)).map(drop)
     }
 
     /// A connection that has said hello as `lane`.
-    fn connect(&self, peer: &PeerLanes, lane: u64) -> Result<TcpStream, Reason> {
+    fn connect(
+        &self,
+        peer: &PeerLanes,
+        lane: u64,
+        gives_up: impl Fn() -> bool,
+    ) -> Result<TcpStream, Reason> {
+        let gives_up = || gives_up() || self.quit.load(Ordering::Acquire);
         let unreachable =
             |error: io::Error| Reason::Unreachable(format!("{}: {error}", peer.endpoint).into());
         let address = peer
@@ -160,12 +199,9 @@ impl Peers {
             .map_err(unreachable)?
             .next()
             .ok_or_else(|| unreachable(io::ErrorKind::AddrNotAvailable.into()))?;
-        let timeout = self.config.connect_timeout;
-        let mut socket = TcpStream::connect_timeout(&address, timeout).map_err(unreachable)?;
+        let end = after(self.config.connect_timeout);
+        let mut socket = connect(address, end, gives_up).map_err(unreachable)?;
         socket.set_nodelay(true).map_err(unreachable)?;
-        socket
-            .set_read_timeout(Some(timeout))
-            .map_err(unreachable)?;
         let hello = Hello {
             initiator: self.incarnation,
             target: peer.id,
@@ -174,7 +210,7 @@ impl Peers {
         };
         socket.write_all(&hello.encode()).map_err(unreachable)?;
         let mut answer = [0; HELLO_BYTES];
-        socket.read_exact(&mut answer).map_err(unreachable)?;
+        read_whole(&socket, &mut answer, end, gives_up).map_err(unreachable)?;
         let answer = HelloAnswer::decode(&answer)
             .map_err(|what| Reason::Protocol(what.to_string().into()))?;
         match answer.welcome {
@@ -198,44 +234,56 @@ impl Peers {
         // Counted before any task ends, so that whoever sees the end and asks for a fence waits.
         peer.loud.fetch_add(1, Ordering::AcqRel);
         let loud = lane.fail(receiver, reason);
+        // Its socket is closed once nobody uses it any more.
+        peer.lanes.lock().retain(|other| other.id() != lane.id());
         if loud.is_empty() {
             peer.settled();
             return;
         }
-        let (peers, lane) = (self.arc(), lane.id());
-        spawn("tcp-fence", move || {
-            peers.fence_lane(&peer, lane, &loud);
-            peer.settled();
+        let lane = lane.id();
+        let errand = self.errand("tcp-fence", move |peers| {
+            if peers.fence_lane(&peer, lane, &loud) {
+                peer.settled();
+            }
         });
+        if let Err(error) = errand {
+            tracing::warn!(%error, lane, "writes of a broken lane stay quarantined: no thread");
+        }
     }
 
     /// Tries until the target confirms that the lane's reader has ended, or is another process.
-    fn fence_lane(&self, peer: &PeerLanes, lane: u64, loud: &[TaskRef]) {
+    /// `false`: neither could be learned.
+    fn fence_lane(&self, peer: &PeerLanes, lane: u64, loud: &[TaskRef]) -> bool {
         let mut pause = Duration::from_millis(10);
-        while !self.stopped.load(Ordering::Acquire) {
+        while !self.quit.load(Ordering::Acquire) {
             match self.ask_for_fence(peer, lane) {
                 Ok(()) | Err(Reason::OtherIncarnation) => {
                     for task in loud {
                         self.tasks.settle(*task);
                     }
-                    return;
+                    return true;
                 }
                 Err(reason) => {
                     tracing::debug!(peer = %peer.id, lane, %reason, "a fence is not proven yet");
                 }
             }
-            thread::sleep(pause);
+            let mut errands = self.errands.lock();
+            if !self.quit.load(Ordering::Acquire) {
+                self.errand_ended.wait_for(&mut errands, pause);
+            }
+            drop(errands);
             pause = (pause * 2).min(Duration::from_secs(1));
         }
         tracing::warn!(
             peer = %peer.id, lane, writes = loud.len(),
             "writes of a broken lane stay quarantined: the target never confirmed their end"
         );
+        false
     }
 
     fn ask_for_fence(&self, peer: &PeerLanes, lane: u64) -> Result<(), Reason> {
         let errand = self.next_lane.fetch_add(1, Ordering::Relaxed);
-        let mut socket = self.connect(peer, errand)?;
+        let mut socket = self.connect(peer, errand, || false)?;
         let broken = |error: io::Error| Reason::Broken(error.to_string().into());
         let request = RequestHeader {
             verb: Verb::Fence,
@@ -246,12 +294,11 @@ impl Peers {
             offset: 0,
             length: 0,
         };
-        socket
-            .set_read_timeout(Some(FENCE_BUDGET + self.config.connect_timeout))
-            .map_err(broken)?;
         socket.write_all(&request.encode()).map_err(broken)?;
         let mut answer = [0; ANSWER_BYTES];
-        socket.read_exact(&mut answer).map_err(broken)?;
+        let end = after(FENCE_BUDGET + self.config.connect_timeout);
+        let gives_up = || self.quit.load(Ordering::Acquire);
+        read_whole(&socket, &mut answer, end, gives_up).map_err(broken)?;
         match AnswerHeader::decode(&answer) {
             Ok(answer) if answer.status == Status::Applied => Ok(()),
             Ok(_) => Err(Reason::Broken("the lane's reader still runs".into())),
@@ -265,7 +312,7 @@ impl Peers {
             return Ok(());
         };
         let start = Instant::now();
-        let lanes = std::mem::take(&mut *peer.lanes.lock());
+        let lanes = peer.lanes.lock().clone();
         for lane in &lanes {
             lane.cut(Reason::Broken("the peer is being fenced".into()));
             self.poller.watch(lane);
@@ -307,17 +354,38 @@ impl Peers {
         }
     }
 
-    /// Ends all lanes. What was under way on them fails.
-    pub(super) fn stop(&self) {
+    /// Ends all lanes, now and for good. What was under way on them fails.
+    pub(super) fn cut_all(&self) {
         self.stopped.store(true, Ordering::Release);
         let peers: Vec<_> = self.peers.lock().values().cloned().collect();
         for peer in peers {
-            let lanes = std::mem::take(&mut *peer.lanes.lock());
-            for lane in lanes {
-                lane.cut(Reason::Stopped);
-                let mut receiver = lane.receiver();
-                self.retire(&lane, &mut receiver, &Reason::Stopped);
-            }
+            // Whoever opens lanes now has the lock, or sees that we stop.
+            drop(peer.lanes.lock());
+        }
+        for lane in self.poller.lanes() {
+            lane.cut(Reason::Stopped);
+            let mut receiver = lane.receiver();
+            self.retire(&lane, &mut receiver, &Reason::Stopped);
+        }
+    }
+
+    /// Waits for proof that no write of the lanes that were cut can land.
+    pub(super) fn until_quiet(&self, end: Instant) -> Result<(), Error> {
+        let mut errands = self.errands.lock();
+        while *errands > 0 && !self.errand_ended.wait_until(&mut errands, end).timed_out() {}
+        self.quit.store(true, Ordering::Release);
+        self.errand_ended.notify_all();
+        let end = after(QUIT_BUDGET);
+        while *errands > 0 && !self.errand_ended.wait_until(&mut errands, end).timed_out() {}
+        drop(errands);
+        let peers = self.peers.lock();
+        let loud = |peer: &&Arc<PeerLanes>| peer.loud.load(Ordering::Acquire) > 0;
+        match peers.values().find(loud) {
+            Some(peer) => Err(Error::Unreachable {
+                segment: peer.id.to_string(),
+                message: "it has not confirmed that nothing lands any more".to_owned(),
+            }),
+            None => Ok(()),
         }
     }
 }
@@ -329,9 +397,9 @@ impl PeerLanes {
     }
 }
 
-pub(super) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> thread::JoinHandle<()> {
-    thread::Builder::new()
-        .name(name.to_owned())
-        .spawn(work)
-        .expect("the system has room for one more thread")
+pub(super) fn spawn(
+    name: &str,
+    work: impl FnOnce() + Send + 'static,
+) -> io::Result<thread::JoinHandle<()>> {
+    thread::Builder::new().name(name.to_owned()).spawn(work)
 }

@@ -3,7 +3,10 @@
 use std::{
     io,
     os::fd::OwnedFd,
-    sync::{Arc, OnceLock, Weak},
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -20,7 +23,7 @@ use rustix::{
 };
 
 use super::{
-    lane::{Lane, Received, SharedLane},
+    lane::{Lane, Received, SharedLane, overdue},
     peers::{Peers, spawn},
 };
 use crate::error::Reason;
@@ -29,13 +32,17 @@ use crate::error::Reason;
 const TICK: Duration = Duration::from_millis(50);
 /// Turns of one lane before the others get theirs.
 const TURNS: usize = 64;
-const STOP: u64 = 0;
+const WAKE: u64 = 0;
+/// What is watched of an idle lane: that the peer goes away.
+const AT_REST: EventFlags = EventFlags::RDHUP.union(EventFlags::ONESHOT);
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Poller {
     epoll: OwnedFd,
     wake: OwnedFd,
+    stopped: AtomicBool,
+    /// All that have not been retired, connected or not.
     lanes: Mutex<FxHashMap<u64, SharedLane>>,
     thread: OnceLock<Mutex<Option<thread::JoinHandle<()>>>>,
 }
@@ -43,56 +50,83 @@ pub(super) struct Poller {
 impl Poller {
     pub(super) fn new() -> io::Result<Arc<Self>> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        let wake = eventfd(0, EventfdFlags::CLOEXEC)?;
-        epoll::add(&epoll, &wake, EventData::new_u64(STOP), EventFlags::IN)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN)?;
         Ok(Arc::new(Self {
             epoll,
             wake,
+            stopped: AtomicBool::new(false),
             lanes: Mutex::default(),
             thread: OnceLock::new(),
         }))
     }
 
-    pub(super) fn start(self: &Arc<Self>, peers: &Arc<Peers>) {
+    pub(super) fn start(self: &Arc<Self>, peers: &Arc<Peers>) -> io::Result<()> {
         let (me, peers) = (Arc::clone(self), Arc::downgrade(peers));
-        let thread = spawn("tcp-link", move || me.run(&peers));
+        let thread = spawn("tcp-link", move || me.run(&peers))?;
         if self.thread.set(Mutex::new(Some(thread))).is_err() {
             unreachable!("the poller starts once");
         }
+        Ok(())
     }
 
     pub(super) fn stop(&self) {
-        // Any number but 0 wakes, whatever its byte order.
-        rustix::io::write(&self.wake, &[1; 8]).expect("an eventfd takes a number");
+        self.stopped.store(true, Ordering::Release);
+        self.wake();
         let thread = self.thread.get().and_then(|thread| thread.lock().take());
-        if let Some(thread) = thread {
-            thread.join().expect("the link's thread does not panic");
+        // A waker that it called may have dropped the last owner of the engine.
+        let own = |thread: &thread::JoinHandle<()>| thread.thread().id() == thread::current().id();
+        if let Some(thread) = thread.filter(|thread| !own(thread))
+            && thread.join().is_err()
+        {
+            tracing::error!("the TCP link's thread has panicked");
+        }
+    }
+
+    fn wake(&self) {
+        // A counter that takes no more has woken already.
+        let _full = rustix::io::write(&self.wake, &1_u64.to_le_bytes());
+    }
+
+    /// All lanes that have not been retired.
+    pub(super) fn lanes(&self) -> Vec<SharedLane> {
+        self.lanes.lock().values().cloned().collect()
+    }
+
+    /// Looks after the deadlines of a lane that is yet to be connected.
+    pub(super) fn adopt(&self, lane: &SharedLane) {
+        let mut lanes = self.lanes.lock();
+        lanes.insert(lane.id(), Arc::clone(lane));
+        if lanes.len() == 1 {
+            // The thread sleeps without end while there are no lanes.
+            self.wake();
         }
     }
 
     /// Takes a connected lane in, without looking at it yet.
     pub(super) fn add(&self, lane: &SharedLane) {
-        self.lanes.lock().insert(lane.id(), Arc::clone(lane));
         let data = EventData::new_u64(lane.id());
         let socket = lane.socket().expect("it is connected");
-        if let Err(error) = epoll::add(&self.epoll, socket, data, EventFlags::ONESHOT) {
+        if let Err(error) = epoll::add(&self.epoll, socket, data, AT_REST) {
             lane.cut(Reason::Broken(io::Error::from(error).to_string().into()));
         }
     }
 
     /// Serves the lane as soon as something can be received or, if frames wait, sent.
     pub(super) fn watch(&self, lane: &Lane) {
-        let Some(socket) = lane.socket() else {
-            // It is watched once it is connected.
-            return;
-        };
-        let mut events = EventFlags::IN | EventFlags::ONESHOT;
+        let mut events = EventFlags::IN;
         if lane.flush() {
             events |= EventFlags::OUT;
         }
+        self.arm(lane, events);
+    }
+
+    fn arm(&self, lane: &Lane, events: EventFlags) {
         let data = EventData::new_u64(lane.id());
-        // A lane that is not known any more has been retired.
-        let _retired = epoll::modify(&self.epoll, socket, data, events);
+        if let Some(socket) = lane.socket() {
+            // A lane that is not known any more has been retired.
+            let _retired = epoll::modify(&self.epoll, socket, data, events | AT_REST);
+        }
     }
 
     pub(super) fn remove(&self, lane: &Lane) {
@@ -124,10 +158,14 @@ impl Poller {
             let Some(peers) = peers.upgrade() else {
                 return;
             };
+            if self.stopped.load(Ordering::Acquire) {
+                return;
+            }
             for event in &events {
                 let id = event.data.u64();
-                if id == STOP {
-                    return;
+                if id == WAKE {
+                    let _empty = rustix::io::read(&self.wake, &mut [0; 8]);
+                    continue;
                 }
                 let lane = self.lanes.lock().get(&id).cloned();
                 if let Some(lane) = lane {
@@ -136,14 +174,21 @@ impl Poller {
             }
             if looked.elapsed() >= TICK {
                 looked = Instant::now();
-                self.end_overdue(&peers, looked);
+                self.look_after(&peers, looked);
             }
         }
     }
 
     fn serve(&self, peers: &Peers, lane: &SharedLane) {
         let Some(mut receiver) = lane.try_receiver() else {
-            // Who receives now hands the lane over before going.
+            // Who receives now hands the lane over before going, but may sleep until then.
+            if lane.flush() {
+                self.arm(lane, EventFlags::OUT);
+                if lane.try_receiver().is_some() {
+                    // It has gone, and its request to watch was perhaps just overwritten.
+                    self.watch(lane);
+                }
+            }
             return;
         };
         for _ in 0..TURNS {
@@ -155,25 +200,38 @@ impl Poller {
             }
         }
         drop(receiver);
+        match lane.is_busy() {
+            true => self.watch(lane),
+            false => self.rest(lane),
+        }
+    }
+
+    /// Looks only for the end of the connection, so that no request is lost on one that has ended.
+    fn rest(&self, lane: &Lane) {
+        self.arm(lane, EventFlags::empty());
         if lane.is_busy() {
+            // Somebody's request to watch was perhaps just overwritten.
             self.watch(lane);
         }
     }
 
-    fn end_overdue(&self, peers: &Peers, now: Instant) {
-        let overdue: Vec<_> = self
-            .lanes
-            .lock()
-            .values()
-            .filter(|lane| lane.is_overdue(now))
-            .cloned()
-            .collect();
-        for lane in overdue {
-            let reason = Reason::Broken("a request's deadline passed".into());
-            lane.cut(reason.clone());
-            // Whoever receives now sees the end of the connection and retires it.
+    /// Ends what is overdue, and takes up what its submitter neither waits for nor looks at.
+    fn look_after(&self, peers: &Peers, now: Instant) {
+        for lane in self.lanes() {
+            let mut late = lane.end_overdue(now);
             if let Some(mut receiver) = lane.try_receiver() {
-                peers.retire(&lane, &mut receiver, &reason);
+                late |= receiver.is_overdue(|| now);
+                if late {
+                    peers.retire(&lane, &mut receiver, &overdue());
+                    continue;
+                }
+            } else if late {
+                // Whoever receives now sees the end of the connection and retires it.
+                lane.cut(overdue());
+                continue;
+            }
+            if lane.is_busy() {
+                self.watch(&lane);
             }
         }
     }

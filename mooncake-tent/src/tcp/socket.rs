@@ -5,12 +5,84 @@
     reason = "the kernel copies to and from raw pieces of leased memory"
 )]
 
-use std::{io, net::TcpStream, os::fd::AsRawFd};
+use std::{
+    io::{self, Read},
+    net::{SocketAddr, TcpStream},
+    os::fd::AsRawFd,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    net::{AddressFamily, SocketFlags, SocketType},
+};
 
 use crate::memory::Piece;
 
 /// Most pieces of one system call.
 pub(super) const MOST_PIECES: usize = 64;
+
+/// How often something slow looks whether it is still wanted.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Connects until `end`, unless `gives_up` says otherwise.
+pub(super) fn connect(
+    address: SocketAddr,
+    end: Instant,
+    gives_up: impl Fn() -> bool,
+) -> io::Result<TcpStream> {
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    match rustix::net::connect(&socket, &address) {
+        Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let look = Timespec::try_from(LOOK).expect("it is short");
+    while poll(&mut [PollFd::new(&socket, PollFlags::OUT)], Some(&look)) != Ok(1) {
+        still_wanted(end, &gives_up)?;
+    }
+    rustix::net::sockopt::socket_error(&socket)??;
+    let socket = TcpStream::from(socket);
+    socket.set_nonblocking(false)?;
+    Ok(socket)
+}
+
+/// Reads all of `into` until `end`, unless `gives_up` says otherwise.
+pub(super) fn read_whole(
+    mut socket: &TcpStream,
+    mut into: &mut [u8],
+    end: Instant,
+    gives_up: impl Fn() -> bool,
+) -> io::Result<()> {
+    socket.set_read_timeout(Some(LOOK))?;
+    while !into.is_empty() {
+        match socket.read(into) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => into = &mut into[read..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        if !into.is_empty() {
+            still_wanted(end, &gives_up)?;
+        }
+    }
+    Ok(())
+}
+
+fn still_wanted(end: Instant, gives_up: impl Fn() -> bool) -> io::Result<()> {
+    if gives_up() {
+        return Err(io::Error::other("it is not wanted any more"));
+    }
+    if Instant::now() >= end {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    Ok(())
+}
 
 /// Pieces of memory for one vectored call.
 pub(super) struct IoPieces {

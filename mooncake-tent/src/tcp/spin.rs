@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn looking_stops_where_it_finds_nothing_and_is_tried_again() {
         let mut spin = Spin::new(Duration::from_nanos(1));
-        let mut looks = |spin: &mut Spin| {
+        let looks = |spin: &mut Spin| {
             let mut count = 0;
             spin.until(|| {
                 count += 1;

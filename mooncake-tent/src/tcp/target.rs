@@ -2,14 +2,14 @@
 
 use std::{
     collections::VecDeque,
-    io::{self, Read, Write},
+    io::{self, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use parking_lot::{Condvar, Mutex};
@@ -21,7 +21,7 @@ use super::{
     inbox::{Cursor, Inbox},
     outbox::{Frame, Outbox},
     peers::spawn,
-    socket::Mode,
+    socket::{Mode, read_whole},
     spin::Spin,
     wire::{
         ANSWER_BYTES, AnswerHeader, HELLO_BYTES, Hello, HelloAnswer, LARGEST_REQUEST, Malformed,
@@ -32,11 +32,14 @@ use crate::{
     error::{Error, Result},
     identity::Incarnation,
     memory::{Access, BufferTable, LocalSlice, Refusal},
+    platform::after,
     transport::InstallContext,
 };
 
-/// A connection that says nothing, or stops in the middle of something, is ended after this.
+/// A lane that stops in the middle of something is ended after this.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a connection may take for its whole hello.
+const HELLO_BUDGET: Duration = Duration::from_secs(5);
 /// Answers are sent at the latest when so many, or so many bytes, wait.
 const ANSWERS: usize = 32;
 const ANSWER_PAYLOAD: u64 = 1 << 20;
@@ -73,7 +76,7 @@ struct AcceptedLanes {
     /// Connections that have not said hello yet, by a number of ours.
     strangers: FxHashMap<u64, TcpStream>,
     next_stranger: u64,
-    lanes: FxHashMap<LaneName, TcpStream>,
+    lanes: FxHashMap<LaneName, (u64, TcpStream)>,
     /// Lanes that may not come back, oldest first.
     fenced: VecDeque<LaneName>,
     is_fenced: FxHashSet<LaneName>,
@@ -105,6 +108,7 @@ impl Target {
             let shared = Arc::clone(&shared);
             spawn("tcp-accept", move || accept(&accepting, &shared))
         };
+        let acceptor = acceptor.map_err(Error::system("TCP link: no thread to accept"))?;
         Ok(Self {
             address,
             listener,
@@ -122,12 +126,14 @@ impl Target {
         self.shared.stopped.store(true, Ordering::Release);
         // Wakes the acceptor, which then sees that it should stop.
         let _not_listening = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
-        if let Some(acceptor) = self.acceptor.lock().take() {
-            acceptor.join().expect("the acceptor does not panic");
+        let acceptor = self.acceptor.lock().take();
+        if acceptor.is_some_and(|acceptor| acceptor.join().is_err()) {
+            tracing::error!("the TCP link's acceptor has panicked");
         }
-        let end = Instant::now() + budget;
+        let end = after(budget);
         let mut lanes = self.shared.lanes.lock();
-        for socket in lanes.lanes.values().chain(lanes.strangers.values()) {
+        let accepted = lanes.lanes.values().map(|(_, socket)| socket);
+        for socket in accepted.chain(lanes.strangers.values()) {
             let _gone = socket.shutdown(Shutdown::Both);
         }
         while !(lanes.lanes.is_empty() && lanes.strangers.is_empty()) {
@@ -179,31 +185,32 @@ impl Shared {
             number
         };
         let shared = Arc::clone(self);
-        spawn("tcp-lane", move || {
-            let name = shared.greet(number, &socket);
-            shared.lanes.lock().strangers.remove(&number);
-            match name {
+        let seat = Seat { shared, number };
+        let spawned = spawn("tcp-lane", move || {
+            let shared = &seat.shared;
+            match shared.greet(number, &socket) {
                 Ok(Some(name)) => {
-                    let end = Lane::new(&shared, &socket, name.0).serve();
+                    let end = Lane::new(shared, &socket, name.0).serve();
                     let why = end.expect_err("a lane is served until it ends");
                     tracing::debug!(peer = %name.0, lane = name.1, %why, "a peer's lane ended");
-                    shared.lanes.lock().lanes.remove(&name);
                 }
                 Ok(None) => {}
                 Err(error) => tracing::debug!(%error, "a connection ended before its hello"),
             }
-            shared.ended.notify_all();
         });
+        if let Err(error) = spawned {
+            tracing::warn!(%error, "TCP link: no thread for one more lane");
+        }
     }
 
     /// Exchanges hellos; `None` if the lane is turned away.
     fn greet(&self, number: u64, socket: &TcpStream) -> io::Result<Option<LaneName>> {
         socket.set_nodelay(true)?;
-        socket.set_read_timeout(Some(PATIENCE))?;
         socket.set_write_timeout(Some(PATIENCE))?;
         let mut stream = socket;
         let mut bytes = [0; HELLO_BYTES];
-        stream.read_exact(&mut bytes)?;
+        read_whole(socket, &mut bytes, after(HELLO_BUDGET), || false)?;
+        socket.set_read_timeout(Some(PATIENCE))?;
         let hello = Hello::decode(&bytes).map_err(garbage)?;
         let name = (hello.initiator, hello.lane);
         let welcome = self.admit(number, name, &hello);
@@ -229,7 +236,7 @@ impl Shared {
         }
         match lanes.strangers.remove(&number) {
             Some(socket) => {
-                lanes.lanes.insert(name, socket);
+                lanes.lanes.insert(name, (number, socket));
                 Welcome::Accepted
             }
             None => Welcome::Full,
@@ -238,7 +245,7 @@ impl Shared {
 
     /// Ends a lane and waits until its thread has ended; it can never come back.
     fn fence(&self, name: LaneName, budget: Duration) -> bool {
-        let end = Instant::now() + budget;
+        let end = after(budget);
         let mut lanes = self.lanes.lock();
         if lanes.is_fenced.insert(name) {
             lanes.fenced.push_back(name);
@@ -247,7 +254,7 @@ impl Shared {
                 lanes.is_fenced.remove(&oldest);
             }
         }
-        if let Some(socket) = lanes.lanes.get(&name) {
+        if let Some((_, socket)) = lanes.lanes.get(&name) {
             let _gone = socket.shutdown(Shutdown::Both);
         }
         while lanes.lanes.contains_key(&name) {
@@ -256,6 +263,22 @@ impl Shared {
             }
         }
         true
+    }
+}
+
+/// A connection's place among the lanes, given back when its thread ends, however that comes about.
+struct Seat {
+    shared: Arc<Shared>,
+    number: u64,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut lanes = self.shared.lanes.lock();
+        lanes.strangers.remove(&self.number);
+        lanes.lanes.retain(|_, (number, _)| *number != self.number);
+        drop(lanes);
+        self.shared.ended.notify_all();
     }
 }
 

@@ -1,18 +1,21 @@
 //! The books of a batch: tasks that have not ended, tasks whose bytes may still move, and who waits.
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicU32, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering, fence},
     task::Waker,
 };
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+const LOUD: u64 = u32::MAX as u64;
+
 /// Counts a batch down and wakes whoever waits for it.
 #[derive(Debug, Default)]
 pub struct BatchState {
-    unfinished: AtomicU32,
-    loud: AtomicU32,
+    /// Tasks that have not ended in the upper half, tasks that are not quiet in the lower: one
+    /// word, so that a task which ends quietly is never seen to be one without the other.
+    open: AtomicU64,
     waited_for: AtomicBool,
     waiters: Mutex<SmallVec<[Waker; 1]>>,
 }
@@ -20,28 +23,25 @@ pub struct BatchState {
 impl BatchState {
     /// All its tasks have ended.
     pub fn is_terminal(&self) -> bool {
-        self.unfinished.load(Ordering::Acquire) == 0
+        self.open.load(Ordering::Acquire) >> 32 == 0
     }
 
     /// No byte of it can move any more.
     pub fn is_quiescent(&self) -> bool {
-        self.loud.load(Ordering::Acquire) == 0
+        self.open.load(Ordering::Acquire) & LOUD == 0
     }
 
     pub(super) fn add(&self, tasks: u32) {
-        self.loud.fetch_add(tasks, Ordering::Relaxed);
-        self.unfinished.fetch_add(tasks, Ordering::Relaxed);
+        let tasks = u64::from(tasks);
+        self.open.fetch_add(tasks << 32 | tasks, Ordering::Relaxed);
     }
 
-    pub(super) fn task_ended(&self) {
+    /// A task has ended, become quiet, or both.
+    pub(super) fn change(&self, ended: bool, quiet: bool) {
+        let less = u64::from(ended) << 32 | u64::from(quiet);
         // Release publishes the outcome in the cell; Acquire in `is_terminal` collects it.
-        if self.unfinished.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.wake();
-        }
-    }
-
-    pub(super) fn task_quiet(&self) {
-        if self.loud.fetch_sub(1, Ordering::AcqRel) == 1 {
+        let now = self.open.fetch_sub(less, Ordering::AcqRel) - less;
+        if (ended && now >> 32 == 0) || (quiet && now & LOUD == 0) {
             self.wake();
         }
     }
@@ -53,13 +53,14 @@ impl BatchState {
         if !waiters.iter().any(|known| known.will_wake(waker)) {
             waiters.push(waker.clone());
         }
-        // SeqCst pairs with the counter that `wake`'s caller has just brought to 0: one of the two
-        // sees the other.
+        // The two fences pair: either `wake` sees this, or our caller, who looks again, sees the
+        // counter that `wake`'s caller has brought to 0.
         self.waited_for.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
     }
 
     fn wake(&self) {
-        std::sync::atomic::fence(Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         if !self.waited_for.load(Ordering::SeqCst) {
             return;
         }

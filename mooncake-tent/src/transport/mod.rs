@@ -9,5 +9,6 @@ mod task;
 pub use batch::BatchState;
 pub use link::{BoxFuture, Capabilities, InstallContext, SubBatch, Transport};
 pub use peer::Peer;
+pub(crate) use slab::RetryHook;
 pub use slab::{TaskSlab, Tasks};
 pub use task::{Op, Outcome, TaskRef, TaskSpec};

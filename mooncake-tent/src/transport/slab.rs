@@ -8,7 +8,7 @@ use std::sync::{
 use parking_lot::Mutex;
 
 use super::{BatchState, Outcome, TaskRef, TaskSpec};
-use crate::error::{Error, Result, Retry};
+use crate::error::{Applied, Error, Reason, Result, Retry};
 
 /// Shared by the engine and its links.
 pub type Tasks = Arc<TaskSlab>;
@@ -26,7 +26,8 @@ pub struct TaskSlab {
     retry: OnceLock<RetryHook>,
 }
 
-/// Takes over a task that failed for a reason which fresh knowledge of the peer may cure.
+/// Takes over a task that failed for a reason which fresh knowledge of the peer may cure. It runs
+/// while a link's locks are held, so it may only arrange for the retry.
 pub(crate) type RetryHook = Box<dyn Fn(TaskRef) + Send + Sync>;
 
 #[derive(Debug, Default)]
@@ -52,6 +53,8 @@ struct TaskBody {
     loud: u32,
     bytes: u64,
     failure: Option<Outcome>,
+    /// Some failed slice may have been applied.
+    touched: bool,
     outcome: Option<Outcome>,
     may_refresh: bool,
     /// The batch was dropped: the cell frees itself once it is quiet.
@@ -61,8 +64,9 @@ struct TaskBody {
 /// What an ended slice changed, told after the cell's lock is gone.
 #[derive(Debug, Default)]
 struct Change {
-    ended: Option<Arc<BatchState>>,
-    quiet: Option<Arc<BatchState>>,
+    batch: Option<Arc<BatchState>>,
+    ended: bool,
+    quiet: bool,
     retry: bool,
     free: bool,
 }
@@ -174,13 +178,9 @@ impl TaskSlab {
             .unwrap_or(true)
     }
 
-    /// Gives a task that awaits its retry a new spec; it asks for no other retry.
+    /// Gives a task that awaits its retry a new spec.
     pub(crate) fn renew(&self, task: TaskRef, spec: TaskSpec) {
-        self.with(task, |body| {
-            body.spec = Some(spec);
-            body.unfinished = 1;
-            body.loud = 1;
-        });
+        self.with(task, |body| body.spec = Some(spec));
     }
 
     /// The batch gives the cell back: at once, or when it is quiet.
@@ -217,11 +217,8 @@ impl TaskSlab {
         if change.free {
             self.free(task);
         }
-        if let Some(batch) = change.ended {
-            batch.task_ended();
-        }
-        if let Some(batch) = change.quiet {
-            batch.task_quiet();
+        if let Some(batch) = change.batch {
+            batch.change(change.ended, change.quiet);
         }
     }
 
@@ -263,24 +260,41 @@ impl TaskBody {
         self.loud -= u32::from(quiet);
         match end {
             Outcome::Completed { bytes } => self.bytes += bytes,
-            failure => self.failure = Some(self.failure.take().unwrap_or(failure)),
+            failure => {
+                self.touched |= match &failure {
+                    Outcome::Failed(error) => error.applied != Applied::Nothing,
+                    _ => true,
+                };
+                self.failure = Some(self.failure.take().unwrap_or(failure));
+            }
         }
         if self.unfinished > 0 {
             return change;
         }
         if self.wants_refresh() {
+            // The retry is one slice until its link splits it; it gets no retry of its own.
             self.may_refresh = false;
             self.failure = None;
+            self.touched = false;
             self.bytes = 0;
+            self.unfinished = 1;
+            self.loud = 1;
             change.retry = true;
             return change;
         }
-        let outcome = self
+        let mut outcome = self
             .failure
             .take()
             .unwrap_or(Outcome::Completed { bytes: self.bytes });
+        if let Outcome::Failed(error) = &mut outcome {
+            // The error of one slice speaks for all of them.
+            error.quiescent = self.loud == 0;
+            if self.touched || self.bytes > 0 {
+                error.applied = Applied::Unknown;
+            }
+        }
         self.outcome = Some(outcome);
-        change.ended.clone_from(&self.batch);
+        change.ended = true;
         self.after_quiet(change)
     }
 
@@ -288,15 +302,21 @@ impl TaskBody {
         let Some(Outcome::Failed(error)) = &self.failure else {
             return false;
         };
-        self.may_refresh && self.loud == 0 && error.retry == Retry::AfterRefresh
+        // A peer that came back elsewhere is not reached where it was.
+        let may_help =
+            error.retry == Retry::AfterRefresh || matches!(error.reason, Reason::Unreachable(_));
+        self.may_refresh && self.loud == 0 && may_help
     }
 
     fn after_quiet(&mut self, mut change: Change) -> Change {
         if self.outcome.is_some() && self.loud == 0 {
             // Ends the leases on local memory (law 13).
             self.spec = None;
-            change.quiet = self.batch.take();
-            change.free = self.orphan && change.quiet.is_some();
+            change.batch = self.batch.take();
+            change.quiet = change.batch.is_some();
+            change.free = self.orphan && change.quiet;
+        } else if change.ended {
+            change.batch.clone_from(&self.batch);
         }
         change
     }
@@ -305,5 +325,90 @@ impl TaskBody {
 impl std::fmt::Debug for TaskSlab {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "TaskSlab({} tasks)", self.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use smallvec::SmallVec;
+
+    use super::*;
+    use crate::{
+        error::{Stage, TransferError},
+        identity::{Generation, Incarnation, RegistrationId},
+        transport::{Op, Peer},
+    };
+
+    fn slab_with_one(may_refresh: bool) -> (TaskSlab, Arc<BatchState>, TaskRef) {
+        let slab = TaskSlab::new();
+        let batch = Arc::new(BatchState::default());
+        let spec = TaskSpec {
+            op: Op::Write,
+            local: SmallVec::new(),
+            peer: Arc::new(Peer::new(Incarnation::random(), Vec::new())),
+            registration: RegistrationId(1),
+            generation: Generation(1),
+            offset: 0,
+            length: 10,
+            deadline: None,
+            origin: None,
+        };
+        let mut refs = Vec::new();
+        slab.add(&batch, [(spec, may_refresh)].into_iter(), &mut refs)
+            .unwrap();
+        (slab, batch, refs[0])
+    }
+
+    fn failed(reason: Reason) -> TransferError {
+        TransferError::unstarted(reason, Stage::Admit, None)
+    }
+
+    #[test]
+    fn law_03_the_error_of_one_slice_does_not_hide_that_another_is_loud() {
+        let (slab, batch, task) = slab_with_one(true);
+        slab.split(task, 3);
+        slab.finish(task, Outcome::Failed(failed(Reason::StaleGeneration)), true);
+        slab.finish(task, Outcome::Completed { bytes: 3 }, true);
+        assert_eq!(slab.outcome(task), None);
+        let broken = failed(Reason::Broken("".into())).underway(false);
+        slab.finish(task, Outcome::Failed(broken), false);
+        let Some(Outcome::Failed(error)) = slab.outcome(task) else {
+            panic!("it failed");
+        };
+        assert_eq!(error.reason, Reason::StaleGeneration);
+        assert_eq!((error.applied, error.quiescent), (Applied::Unknown, false));
+        assert!(batch.is_terminal() && !batch.is_quiescent());
+        slab.release(task);
+        assert_eq!(slab.len(), 1);
+        slab.settle(task);
+        assert!(batch.is_quiescent() && slab.is_empty());
+    }
+
+    #[test]
+    fn law_02_a_task_asks_for_one_retry_and_ends_once() {
+        let (slab, batch, task) = slab_with_one(true);
+        let (asked, asks) = std::sync::mpsc::channel();
+        slab.on_retry(Box::new(move |task| asked.send(task).unwrap()));
+        let stale = || Outcome::Failed(failed(Reason::StaleGeneration));
+        slab.finish(task, stale(), true);
+        assert_eq!(asks.try_recv(), Ok(task));
+        assert!(!batch.is_terminal() && !slab.is_quiescent(task));
+        slab.finish(task, stale(), true);
+        assert!(asks.try_recv().is_err());
+        assert_eq!(slab.outcome(task), Some(stale()));
+        slab.finish(task, Outcome::Completed { bytes: 10 }, true);
+        slab.settle(task);
+        assert_eq!(slab.outcome(task), Some(stale()), "written once");
+        assert!(batch.is_terminal() && batch.is_quiescent());
+        slab.release(task);
+        slab.release(task);
+        assert!(slab.is_empty());
+        assert_eq!(
+            slab.outcome(task),
+            None,
+            "a stale reference matches nothing"
+        );
     }
 }

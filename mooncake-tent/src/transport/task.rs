@@ -60,6 +60,14 @@ pub struct TaskRef {
     pub(super) generation: u32,
 }
 
+impl TaskRef {
+    /// Matches no task.
+    pub(crate) const NONE: Self = Self {
+        slot: u32::MAX,
+        generation: u32::MAX,
+    };
+}
+
 /// How a task ended; written once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {

@@ -1,0 +1,74 @@
+//! Copies within a process: an engine's own segment, and engines that share a link.
+#![cfg(feature = "tcp")]
+#![allow(clippy::unwrap_used, reason = "the helpers below are part of tests")]
+
+mod common;
+
+use common::*;
+use mooncake_tent::{
+    Applied, InProcess, Permission, Reason, Request, TentEngine, TransferEngine, transport::Op,
+};
+
+#[tokio::test]
+async fn an_engine_reaches_its_own_segment_without_a_socket() {
+    let engine = engine().await;
+    let remote = buffer(&engine, 10_007, Permission::PeersReadWrite).await;
+    let local = buffer(&engine, 10_007, Permission::Local).await;
+    local.memory().write_at(0, &pattern(3, 10_007));
+    for name in ["", engine.segment_name()] {
+        let segment = engine.open_segment(name, BUDGET).await.unwrap();
+        let write = Request::write(local.all().unwrap(), &segment, address(&remote, 0));
+        let batch = submit(&engine, vec![write]);
+        assert!(batch.is_terminal(), "it ran on our thread");
+        assert!(batch.outcome(0).unwrap().is_completed());
+        assert_same(&bytes(&remote, 0, 10_007), &pattern(3, 10_007), "written");
+        remote.memory().write_at(0, &[0; 10_007]);
+    }
+    assert_eq!(threads("tcp-connect"), 0);
+}
+
+#[tokio::test]
+async fn engines_that_share_a_link_copy_both_ways_under_the_same_rules() {
+    let link = InProcess::new();
+    let build = |link| TentEngine::builder().in_process(link).build();
+    let owner = build(link.another_end()).await.unwrap();
+    let engine = build(link.another_end()).await.unwrap();
+    assert!(build(link.clone()).await.is_ok());
+    assert!(build(link.clone()).await.is_err(), "one end, one engine");
+    let remote = buffer(&owner, 4096, Permission::PeersRead).await;
+    remote.memory().write_at(0, &pattern(4, 4096));
+    let local = buffer(&engine, 4096, Permission::Local).await;
+    let segment = open(&engine, &owner).await;
+    let parts = [0..1000, 1000..1001, 1001..4096].map(|range| local.slice(range).unwrap());
+    let at = address(&remote, 0);
+    let read = Request::scattered(Op::Read, parts.into_iter().collect(), &segment, at);
+    assert!(once(&engine, read).await.is_completed());
+    assert_same(&bytes(&local, 0, 4096), &pattern(4, 4096), "read");
+
+    let write = Request::write(local.all().unwrap(), &segment, place(&remote, 0));
+    let refused = error(Some(once(&engine, write).await));
+    assert_eq!(refused.reason, Reason::Permission);
+    assert_eq!(
+        (refused.applied, refused.quiescent),
+        (Applied::Nothing, true)
+    );
+    let beyond = Request::read(local.all().unwrap(), &segment, place(&remote, u64::MAX));
+    assert_eq!(
+        error(Some(once(&engine, beyond).await)).reason,
+        Reason::OutOfBounds
+    );
+
+    let at = place(&remote, 0);
+    let held = books(&remote);
+    drop((owner, remote));
+    let read = Request::read(local.all().unwrap(), &segment, at);
+    let mut batch = engine.allocate_batch(1);
+    match engine.submit_transfer(&mut batch, vec![read]) {
+        Ok(()) => {
+            terminal(&batch).await;
+            error(batch.outcome(0));
+        }
+        Err(error) => println!("{error}"),
+    }
+    assert_eq!(std::sync::Arc::strong_count(&held), 1, "its memory is free");
+}

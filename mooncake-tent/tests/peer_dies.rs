@@ -1,0 +1,179 @@
+//! The peer goes away in the middle of transfers.
+#![cfg(feature = "tcp")]
+#![allow(clippy::unwrap_used, reason = "the helpers below are part of tests")]
+
+mod common;
+
+use std::{
+    net::TcpListener,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use common::*;
+use mooncake_tent::{
+    Applied, Permission, Reason, Request, Retry, TransferEngine, transport::Outcome,
+};
+
+const LEN: usize = 64 << 20;
+
+async fn dies(write: bool, gracefully: bool) {
+    let (owner, engine) = (engine().await, engine().await);
+    let remote = buffer(&owner, LEN, Permission::PeersReadWrite).await;
+    let local = buffer(&engine, LEN, Permission::Local).await;
+    let segment = open(&engine, &owner).await;
+    let requests = (0..32)
+        .map(|i| {
+            let each = LEN as u64 / 32;
+            let part = local.slice(i * each..(i + 1) * each).unwrap();
+            match write {
+                true => Request::write(part, &segment, address(&remote, i * each)),
+                false => Request::read(part, &segment, address(&remote, i * each)),
+            }
+        })
+        .collect();
+    let batch = submit(&engine, requests);
+    eventually("the first ends", || {
+        (0..32).any(|i| batch.outcome(i).is_some())
+    })
+    .await;
+    match gracefully {
+        true => owner.shutdown(BUDGET).await.unwrap(),
+        false => drop(owner),
+    }
+    terminal(&batch).await;
+    let mut failed = 0;
+    for i in 0..32 {
+        let Outcome::Failed(error) = batch.outcome(i).unwrap() else {
+            continue;
+        };
+        failed += 1;
+        if matches!(error.reason, Reason::Broken(_)) {
+            assert_eq!(error.retry, Retry::Here, "{error}");
+        }
+        if error.applied == Applied::Nothing || !write {
+            assert!(error.quiescent && batch.is_task_quiescent(i), "{error}");
+        }
+    }
+    assert!(
+        write || batch.is_quiescent(),
+        "a read is quiet when it ends"
+    );
+    println!("{failed} of 32 failed");
+    drop(batch);
+    if !write {
+        assert_eq!(engine.tasks_in_use(), 0);
+        engine.unregister_memory(local, BUDGET).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reads_end_when_their_peer_shuts_down() {
+    dies(false, true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reads_end_when_their_peer_is_dropped() {
+    dies(false, false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn writes_end_when_their_peer_shuts_down() {
+    dies(true, true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn writes_end_when_their_peer_is_dropped() {
+    dies(true, false).await;
+}
+
+/// A target that takes everything and answers nothing, until it is told to close its lanes.
+#[tokio::test(flavor = "multi_thread")]
+async fn law_03_a_write_is_loud_until_its_lane_is_fenced() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let owner = engine_at(listener.local_addr().unwrap()).await;
+    let remote = buffer(&owner, 4096, Permission::PeersReadWrite).await;
+    let engine = engine_with(one_lane()).await;
+    let local = buffer(&engine, 4096, Permission::Local).await;
+    let held = books(&local);
+    let segment = open(&engine, &owner).await;
+    let may_fence = Arc::new(std::sync::Barrier::new(2));
+    let fences = Arc::clone(&may_fence);
+    fake_target(listener, owner.incarnation(), move |number, socket| {
+        use std::io::{Read, Write};
+        let mut socket = socket;
+        let mut request = [0; 48];
+        socket.read_exact(&mut request).unwrap();
+        if number == 0 {
+            // Dies with a write in its hands.
+            assert_eq!(request[0], 2);
+            let mut payload = [0; 100];
+            socket.read_exact(&mut payload).unwrap();
+            return;
+        }
+        assert_eq!(request[0], 3, "a fence");
+        fences.wait();
+        socket.write_all(&answer(0, 3, 0, 0)).unwrap();
+    });
+    let write = Request::write(local.all().unwrap(), &segment, address(&remote, 0));
+    let batch = submit(&engine, vec![write]);
+    terminal(&batch).await;
+    let error = error(batch.outcome(0));
+    assert!(matches!(error.reason, Reason::Broken(_)), "{error}");
+    assert_eq!(
+        (error.retry, error.applied, error.quiescent),
+        (Retry::Here, Applied::Unknown, false)
+    );
+    assert!(!batch.is_quiescent() && !batch.is_task_quiescent(0));
+    let fence = engine.fence(&segment, Duration::from_millis(50)).await;
+    assert!(fence.is_err(), "nothing is proven yet");
+    assert_eq!(held.leases(), 1);
+    may_fence.wait();
+    engine.fence(&segment, BUDGET).await.unwrap();
+    assert!(batch.is_quiescent());
+    engine.unregister_memory(local, BUDGET).await.unwrap();
+    assert_eq!(held.leases(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fence_ends_what_is_under_way_and_the_next_transfer_works() {
+    let (owner, engine) = (engine().await, engine().await);
+    let remote = buffer(&owner, LEN, Permission::PeersReadWrite).await;
+    let local = buffer(&engine, LEN, Permission::Local).await;
+    let segment = open(&engine, &owner).await;
+    for _ in 0..5 {
+        let write = Request::write(local.all().unwrap(), &segment, address(&remote, 0));
+        let batch = submit(&engine, vec![write]);
+        // At once: some lanes are still connecting.
+        engine.fence(&segment, BUDGET).await.unwrap();
+        assert!(batch.is_quiescent(), "{:?}", batch.outcome(0));
+        terminal(&batch).await;
+        let read = Request::read(local.slice(0..100).unwrap(), &segment, address(&remote, 0));
+        assert!(once(&engine, read).await.is_completed());
+    }
+    assert_eq!(engine.tasks_in_use(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_nobody_runs_any_more_is_unreachable() {
+    let (owner, engine) = (engine().await, engine().await);
+    let remote = buffer(&owner, 4096, Permission::PeersReadWrite).await;
+    let local = buffer(&engine, 4096, Permission::Local).await;
+    let segment = open(&engine, &owner).await;
+    let at = address(&remote, 0);
+    owner.shutdown(BUDGET).await.unwrap();
+    drop(owner);
+    let start = Instant::now();
+    let requests = (0..50)
+        .map(|_| Request::write(local.all().unwrap(), &segment, at))
+        .collect();
+    let batch = submit(&engine, requests);
+    terminal(&batch).await;
+    for i in 0..50 {
+        let error = error(batch.outcome(i));
+        assert!(matches!(error.reason, Reason::Unreachable(_)), "{error}");
+        assert_eq!((error.applied, error.quiescent), (Applied::Nothing, true));
+    }
+    assert!(batch.is_quiescent());
+    assert!(start.elapsed() < Duration::from_secs(4));
+}
