@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mooncake_store::core::{MasterAnswer, MasterRequest};
-use mooncake_store::{Client, ClientOptions, Clock, ErrorCode, Fault, Key, RealClient, StoreError};
+use mooncake_store::{ClientOptions, Clock, ErrorCode, Fault, Key, RealClient, StoreError};
 
 use super::block_on;
 use crate::config::ClientSettings;
