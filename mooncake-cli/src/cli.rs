@@ -45,6 +45,9 @@ pub enum Command {
     Node(commands::node::NodeArgs),
     /// Start a small store on this machine, replay conversations against it and check every byte.
     Demo(commands::demo::DemoArgs),
+    /// A client that `demo` starts.
+    #[command(hide = true)]
+    DemoClient(commands::demo::DemoClientArgs),
     /// Store a value under a key.
     Put(commands::put::PutArgs),
     /// Fetch the value of a key.
@@ -96,6 +99,7 @@ fn run(cli: Cli, output: Output) -> Result<Exit, Failure> {
         Command::Master(args) => commands::master::run(&args, &context),
         Command::Node(args) => commands::node::run(&args, &context),
         Command::Demo(args) => commands::demo::run(&args, &context),
+        Command::DemoClient(args) => commands::demo::run_client(&args),
         Command::Put(args) => commands::put::run(&args, &context),
         Command::Get(args) => commands::get::run(&args, &context),
         Command::Ls(args) => commands::ls::run(&args, &context),

@@ -10,8 +10,12 @@ pub mod master;
 pub mod node;
 pub mod put;
 pub mod rm;
+pub mod serve;
 pub mod stat;
+pub(crate) mod store;
 pub mod trace;
+
+use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 
@@ -28,10 +32,6 @@ pub struct Context {
 }
 
 /// The runtime for commands that speak to others.
-#[expect(
-    dead_code,
-    reason = "the commands that speak to others are not built yet"
-)]
 pub(crate) fn runtime() -> Result<Runtime, Failure> {
     Builder::new_multi_thread()
         .enable_all()
@@ -39,7 +39,26 @@ pub(crate) fn runtime() -> Result<Runtime, Failure> {
         .map_err(|error| Failure::new("no threads could be started").because(error))
 }
 
-/// The answer of a command that is not built yet.
-fn not_built(command: &str) -> Failure {
-    Failure::new(format!("`mooncake {command}` is not built yet"))
+/// How long a client may take to prove that nothing of it moves any more.
+pub(crate) const CLOSE_BUDGET: Duration = Duration::from_secs(2);
+
+/// Runs `work`, unless somebody asks this process to end first; then what `work` has started ends
+/// with it.
+pub(crate) async fn unless_interrupted<T>(
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let mut stop = serve::Stop::listen(false)?;
+    tokio::select! {
+        done = work => done,
+        what = stop.wait() => Err(Failure::new(format!("ended by {what} before it was done"))),
+    }
+}
+
+/// Runs what speaks to others to its end.
+pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = runtime()?;
+    let done = runtime.block_on(work);
+    // What cannot be cut short, such as the look-up of a host name, is not waited for.
+    runtime.shutdown_background();
+    done
 }

@@ -25,4 +25,4 @@ pub use page::page;
 pub use roles::{ClientSettings, MasterSettings, NodeSettings};
 pub use setting::{Setting, Settings};
 pub use units::{duration_text, parse_duration, parse_size, size_text};
-pub use value::{Address, AllocationStrategy, Ratio, SettingValue, Size};
+pub use value::{Address, Ratio, SettingValue, Size};

@@ -17,11 +17,13 @@
 #![deny(unsafe_code)]
 
 pub mod cli;
+pub mod cluster;
 pub mod commands;
 pub mod config;
 pub mod latency;
 pub mod output;
 pub mod pattern;
+pub mod replay;
 pub mod report;
 pub mod trace;
 pub mod workload;

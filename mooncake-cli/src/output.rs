@@ -3,6 +3,8 @@
 mod exit;
 mod failure;
 mod format;
+mod key;
+mod no;
 mod progress;
 mod table;
 
@@ -16,6 +18,8 @@ use serde::Serialize;
 pub use exit::Exit;
 pub use failure::Failure;
 pub use format::{bytes, count, gb_per_s, micros, percent, seconds};
+pub use key::key;
+pub use no::No;
 pub use table::{Align, Table};
 
 /// What results look like.
@@ -67,10 +71,45 @@ impl Output {
         tolerate(writeln!(io::stdout().lock(), "{text}"))
     }
 
+    /// Tells a program that something has happened: one line of JSON on stdout. A person gets words
+    /// from [`note`](Self::note).
+    ///
+    /// # Errors
+    ///
+    /// As for [`result`](Self::result).
+    pub fn event(self, event: &impl Serialize) -> Result<(), Failure> {
+        if self.format == Format::Human {
+            return Ok(());
+        }
+        let text = serde_json::to_string(event)
+            .map_err(|error| Failure::new("the event has no JSON form").because(error))?;
+        tolerate(writeln!(io::stdout().lock(), "{text}"))
+    }
+
+    /// Says that the answer is no, and why.
+    ///
+    /// # Errors
+    ///
+    /// As for [`result`](Self::result).
+    pub fn no(self, no: &No) -> Result<Exit, Failure> {
+        match self.format {
+            Format::Human => self.note(no.human()),
+            Format::Json => self.result(no)?,
+        }
+        Ok(Exit::No)
+    }
+
     /// Says something on stderr.
     pub fn note(self, words: impl Display) {
         // Words are a courtesy: a closed stderr must not end the work.
         let _ = writeln!(io::stderr().lock(), "{words}");
+    }
+
+    /// Says on stderr what a program finds in the results: only to people.
+    pub fn remark(self, words: impl Display) {
+        if self.format == Format::Human {
+            self.note(words);
+        }
     }
 
     /// Says why a command failed: on stderr, or as a JSON document on stdout.

@@ -1,28 +1,27 @@
 //! The pages in `docs/` say what the code does.
 #![expect(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
+mod page;
+
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 
 use mooncake_cli::commands::get::GetResult;
 use mooncake_cli::commands::locate::{Place, Places};
 use mooncake_cli::commands::ls::{Listed, Listing};
+use mooncake_cli::commands::master::ReadyMaster;
+use mooncake_cli::commands::node::ReadyNode;
 use mooncake_cli::commands::put::PutResult;
 use mooncake_cli::commands::rm::{Removal, Removals};
+use mooncake_cli::commands::serve::Ready;
 use mooncake_cli::commands::stat::ObjectStat;
 use mooncake_cli::commands::trace::TraceStats;
-use mooncake_cli::config::{Flags, MasterSettings, Sources, page};
-use mooncake_cli::output::Failure;
+use mooncake_cli::config::{self, Flags, MasterSettings, Sources};
+use mooncake_cli::output::{Failure, No};
 use mooncake_cli::report::{NodeSummary, Summary};
 use mooncake_cli::trace::Ideal;
+use page::{doc, fields, listed};
 use serde::Serialize;
-use serde_json::{Value, json};
-
-/// The file `name` in `docs/`. A package that was taken from a registry comes without these pages.
-fn doc(name: &str) -> Option<PathBuf> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs");
-    folder.is_dir().then(|| folder.join(name))
-}
+use serde_json::json;
 
 #[test]
 fn the_configuration_page_is_made_from_the_settings() {
@@ -30,48 +29,14 @@ fn the_configuration_page_is_made_from_the_settings() {
         return;
     };
     if std::env::var_os("MOONCAKE_BLESS").is_some() {
-        std::fs::write(&path, page()).unwrap();
+        std::fs::write(&path, config::page()).unwrap();
     }
     let written = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
-        written == page(),
+        written == config::page(),
         "{} is out of date: MOONCAKE_BLESS=1 cargo test -p mooncake-cli --test pages",
         path.display()
     );
-}
-
-/// The fields that the page lists under the heading of `form`: the first column of its table.
-fn listed(page: &str, form: &str) -> BTreeSet<String> {
-    let start = page
-        .find(&format!("\n## {form}\n"))
-        .unwrap_or_else(|| panic!("no heading {form:?}"));
-    let section = &page[start + 4..];
-    let section = &section[..section.find("\n## ").unwrap_or(section.len())];
-    let cells = section
-        .lines()
-        .filter_map(|line| line.strip_prefix("| `")?.split('`').next());
-    cells.map(str::to_owned).collect()
-}
-
-/// The paths of all fields in `value`, written as the page writes them: `nodes[].name`.
-fn fields(value: &Value, prefix: &str, into: &mut BTreeSet<String>) {
-    match value {
-        Value::Object(object) => {
-            for (name, value) in object {
-                let path = if prefix.is_empty() {
-                    name.clone()
-                } else {
-                    format!("{prefix}.{name}")
-                };
-                into.insert(path.clone());
-                fields(value, &path, into);
-            }
-        }
-        Value::Array(items) => items
-            .iter()
-            .for_each(|item| fields(item, &format!("{prefix}[]"), into)),
-        _ => {}
-    }
 }
 
 fn check(form: &str, value: &impl Serialize) {
@@ -118,6 +83,7 @@ fn objects_have_the_fields_of_the_page() {
         &Listing {
             objects: vec![Listed {
                 key: key(),
+                key_hex: key(),
                 bytes: 1,
                 replicas: 1,
             }],
@@ -162,6 +128,36 @@ fn objects_have_the_fields_of_the_page() {
             }],
         },
     );
+}
+
+#[test]
+fn roles_have_the_fields_of_the_page() {
+    let text = || "a".to_owned();
+    check(
+        "master",
+        &Ready {
+            ready: ReadyMaster {
+                address: text(),
+                admin_address: text(),
+            },
+        },
+    );
+    check(
+        "node",
+        &Ready {
+            ready: ReadyNode {
+                name: text(),
+                segment: text(),
+                segment_id: text(),
+                bytes: 1,
+            },
+        },
+    );
+}
+
+#[test]
+fn a_no_has_the_fields_of_the_page() {
+    check("No", &No::new("k", "no such object"));
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! What callers of the store see when something fails.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use mooncake_proto::{Fault, Retry, status::ErrorCode};
 
 /// Why the store could not do what it was asked.
 #[expect(missing_docs, reason = "each variant's line names its fields")]
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
     /// No session with the master at `address` came up; `reason` is what the last step said.
@@ -16,6 +16,9 @@ pub enum StoreError {
         after: Duration,
         reason: String,
     },
+    /// The transfer engine failed.
+    #[error(transparent)]
+    Engine(Arc<mooncake_tent::Error>),
     /// An operation failed, or its part for one key.
     #[error(transparent)]
     Operation(Box<Fault>),
@@ -27,6 +30,7 @@ impl StoreError {
     pub fn retry(&self) -> Retry {
         match self {
             Self::Connect { .. } => Retry::Here,
+            Self::Engine(error) => error.retry(),
             Self::Operation(fault) => fault.retry,
         }
     }
@@ -36,6 +40,7 @@ impl StoreError {
     pub fn quiescent(&self) -> bool {
         match self {
             Self::Connect { .. } => true,
+            Self::Engine(_) => false,
             Self::Operation(fault) => fault.quiescent,
         }
     }
@@ -45,8 +50,15 @@ impl StoreError {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Connect { .. } => ErrorCode::RpcFailed,
+            Self::Engine(_) => ErrorCode::Internal,
             Self::Operation(fault) => fault.code,
         }
+    }
+}
+
+impl From<mooncake_tent::Error> for StoreError {
+    fn from(error: mooncake_tent::Error) -> Self {
+        Self::Engine(Arc::new(error))
     }
 }
 
@@ -60,6 +72,9 @@ impl From<StoreError> for Fault {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Operation(fault) => *fault,
+            StoreError::Engine(ref engine) => {
+                Self::new(error.code(), error.retry(), engine.to_string()).with_stage("engine")
+            }
             StoreError::Connect { ref address, .. } => {
                 Self::new(error.code(), error.retry(), error.to_string())
                     .with_peer(address.clone())

@@ -1,17 +1,23 @@
 //! `mooncake demo`: a store on this machine, conversations against it, and every byte checked.
 
-use clap::Args;
+use std::sync::Arc;
 
-use super::{Context, not_built};
+use clap::Args;
+use mooncake_store::{ClientOptions, RealClient};
+
+use super::{Context, block_on, unless_interrupted};
+use crate::cluster::{Cluster, ClusterShape, Process};
 use crate::config::Size;
 use crate::output::{Exit, Failure};
-use crate::workload::Shape;
+use crate::replay::{Plan, Player, replay, serve_lines, totals};
+use crate::report::Summary;
+use crate::workload::{Shape, Workload};
 
 /// The arguments of `mooncake demo`.
 #[derive(Args, Debug)]
 pub struct DemoArgs {
     /// How many requests to replay.
-    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..))]
     pub requests: u64,
     /// How many users talk at the same time.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
@@ -22,6 +28,9 @@ pub struct DemoArgs {
     /// How many nodes to start.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub nodes: u16,
+    /// How many clients to start.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub clients: u16,
     /// How much memory each node lends.
     #[arg(long, value_name = "SIZE", default_value_t = Size::of(256 << 20))]
     pub segment_size: Size,
@@ -30,11 +39,134 @@ pub struct DemoArgs {
     pub block_bytes: Size,
 }
 
+/// The arguments of a client that `demo` starts.
+#[derive(Args, Debug)]
+pub struct DemoClientArgs {
+    /// The master.
+    #[arg(long)]
+    pub master: String,
+    /// Makes the keys of this run differ from those of others.
+    #[arg(long)]
+    pub run: String,
+    /// What the client calls itself.
+    #[arg(long)]
+    pub name: String,
+    /// How large a block is.
+    #[arg(long)]
+    pub block_bytes: Size,
+}
+
+/// Blocks of one call.
+const BATCH: u32 = 16;
+
 /// Runs the command; "no" when a byte was wrong or an operation failed.
 ///
 /// # Errors
 ///
 /// When the store cannot be started.
-pub fn run(_args: &DemoArgs, _context: &Context) -> Result<Exit, Failure> {
-    Err(not_built("demo"))
+pub fn run(args: &DemoArgs, context: &Context) -> Result<Exit, Failure> {
+    if args.block_bytes.bytes() == 0 || args.block_bytes.bytes() > args.segment_size.bytes() {
+        let what = format!("a block of {} does not fit into a node", args.block_bytes);
+        return Err(Failure::new(what).remedy("--block-bytes 256KiB"));
+    }
+    let workload = Workload::new(Shape {
+        requests: args.requests,
+        users: args.users,
+        seed: args.seed,
+    });
+    let plan = Plan {
+        requests: Arc::new(workload.collect()),
+        speed: None,
+    };
+    let summary = block_on(unless_interrupted(show(args, context, plan)))?;
+    context.output.result(&summary)?;
+    Ok(summary.is_clean().into())
+}
+
+async fn show(args: &DemoArgs, context: &Context, plan: Plan) -> Result<Summary, Failure> {
+    let cluster = Cluster::start(ClusterShape {
+        nodes: args.nodes,
+        segment_bytes: args.segment_size.bytes(),
+        high_watermark: 0.90,
+        low_watermark: 0.85,
+    })
+    .await?;
+    let run = format!("demo-{:08x}", rand::random::<u32>());
+    let mut clients = Vec::new();
+    for number in 0..args.clients {
+        clients.push(client(&cluster, &run, number, args.block_bytes)?);
+    }
+    let members: Vec<_> = cluster
+        .members()
+        .into_iter()
+        .chain(
+            clients
+                .iter()
+                .filter_map(|client| Some((client.what().to_owned(), client.id()?))),
+        )
+        .map(|(what, id)| format!("{what} {id}"))
+        .collect();
+    context
+        .output
+        .note(format!("processes: {}", members.join(", ")));
+    // A client of our own, to ask about the nodes at the end.
+    let observer = RealClient::connect(cluster.address(), ClientOptions::default())
+        .await
+        .map_err(|error| Failure::new("the master cannot be asked").because(error))?;
+    let bar = context
+        .output
+        .progress(plan.requests.len() as u64, "requests");
+    // The clients' input ends when their run does, and they with it.
+    let mut summary = replay(&plan, clients, &bar, context.output).await?;
+    let (evicted, nodes) = totals(observer.master())
+        .await
+        .map_err(|fault| Failure::new("the master cannot be asked").because(fault))?;
+    summary.evicted_objects = evicted;
+    summary.nodes = nodes;
+    observer
+        .close(super::CLOSE_BUDGET)
+        .await
+        .map_err(|error| Failure::new("the demo's own client did not end").because(error))?;
+    // A node that somebody killed is part of the show.
+    if let Err(failure) = cluster.stop().await {
+        context.output.note(failure.human());
+    }
+    Ok(summary)
+}
+
+fn client(cluster: &Cluster, run: &str, number: u16, block: Size) -> Result<Process, Failure> {
+    let name = format!("client-{number}");
+    let block = block.to_string();
+    let arguments = [
+        "demo-client",
+        "--master",
+        cluster.address(),
+        "--run",
+        run,
+        "--name",
+        &name,
+        "--block-bytes",
+        &block,
+    ];
+    Process::start(&name, &arguments)
+}
+
+/// Runs a client that `demo` started.
+///
+/// # Errors
+///
+/// When the store cannot be reached, or standard input brings what is no request.
+pub fn run_client(args: &DemoClientArgs) -> Result<Exit, Failure> {
+    let lost = |error| Failure::new("the store cannot be used").because(error);
+    block_on(async {
+        let mut options = ClientOptions::default();
+        options.name.clone_from(&args.name);
+        let client = RealClient::connect(&args.master, options)
+            .await
+            .map_err(lost)?;
+        let player = Player::new(client.clone(), &args.run, args.block_bytes.bytes(), BATCH).await;
+        serve_lines(player.map_err(lost)?).await?;
+        client.close(super::CLOSE_BUDGET).await.map_err(lost)?;
+        Ok(Exit::Yes)
+    })
 }

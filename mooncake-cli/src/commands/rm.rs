@@ -1,18 +1,23 @@
 //! `mooncake rm`: removes objects.
 
+use std::ffi::OsString;
+
 use clap::Args;
 use serde::Serialize;
 
-use super::{Context, not_built};
+use mooncake_store::{Client, ErrorCode};
+
+use super::Context;
+use super::store::{Store, parse_key};
 use crate::config::{ClientSettings, Flags};
-use crate::output::{Exit, Failure, Show};
+use crate::output::{Exit, Failure, Show, key};
 
 /// The arguments of `mooncake rm`.
 #[derive(Args, Debug)]
 pub struct RmArgs {
     /// The keys.
     #[arg(required = true, value_name = "KEY")]
-    pub keys: Vec<String>,
+    pub keys: Vec<OsString>,
     /// How to reach the store.
     #[command(flatten)]
     pub settings: Flags<ClientSettings>,
@@ -51,8 +56,32 @@ impl Show for Removals {
 ///
 /// # Errors
 ///
-/// When the store cannot be asked, or an object that is there cannot be removed.
+/// When the store cannot be asked. An object that is there and cannot be removed is
+/// [`Exit::Failed`].
 pub fn run(args: &RmArgs, context: &Context) -> Result<Exit, Failure> {
-    context.sources.settle(&args.settings)?;
-    Err(not_built("rm"))
+    let settings = context.sources.settle(&args.settings)?.settings;
+    let keys = args.keys.iter().map(|key| parse_key(key));
+    let keys = keys.collect::<Result<Vec<_>, _>>()?;
+    let results = Store::with(settings, async |store| {
+        Ok(store.client.remove(keys.clone()).await)
+    })?;
+    let removals: Vec<_> = keys
+        .iter()
+        .zip(results)
+        .map(|(name, result)| Removal {
+            key: key(name),
+            removed: result.is_ok(),
+            error: match result {
+                Err(fault) if fault.code != ErrorCode::ObjectNotFound => Some(fault.message),
+                _ => None,
+            },
+        })
+        .collect();
+    let exit = if removals.iter().any(|removal| removal.error.is_some()) {
+        Exit::Failed
+    } else {
+        Exit::from(removals.iter().all(|removal| removal.removed))
+    };
+    context.output.result(&Removals { keys: removals })?;
+    Ok(exit)
 }

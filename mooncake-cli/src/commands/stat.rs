@@ -1,17 +1,22 @@
 //! `mooncake stat`: tells what is known about an object.
 
+use std::ffi::OsString;
+
 use clap::Args;
 use serde::Serialize;
 
-use super::{Context, not_built};
+use mooncake_store::{Client, ErrorCode};
+
+use super::Context;
+use super::store::{Store, parse_key};
 use crate::config::{ClientSettings, Flags};
-use crate::output::{Exit, Failure, Show, bytes, count, seconds};
+use crate::output::{Exit, Failure, No, Show, bytes, count, key, seconds};
 
 /// The arguments of `mooncake stat`.
 #[derive(Args, Debug)]
 pub struct StatArgs {
     /// The key.
-    pub key: String,
+    pub key: OsString,
     /// How to reach the store.
     #[command(flatten)]
     pub settings: Flags<ClientSettings>,
@@ -69,6 +74,30 @@ impl Show for ObjectStat {
 ///
 /// When the store cannot be asked.
 pub fn run(args: &StatArgs, context: &Context) -> Result<Exit, Failure> {
-    context.sources.settle(&args.settings)?;
-    Err(not_built("stat"))
+    let settings = context.sources.settle(&args.settings)?.settings;
+    let wire_key = parse_key(&args.key)?;
+    let shown = key(&wire_key);
+    let tenant = settings.tenant.clone();
+    let stat = Store::with(settings, async |store| {
+        let mut results = store.client.describe(vec![wire_key]).await;
+        match results.pop().expect("one result per key") {
+            Ok(found) => Ok(Some(ObjectStat {
+                key: shown.clone(),
+                tenant,
+                bytes: found.length,
+                epoch: found.incarnation.epoch,
+                sequence: found.incarnation.sequence,
+                writing: found.writing,
+                replicas: u32::try_from(found.replicas.len()).unwrap_or(u32::MAX),
+                leases: found.leases,
+                idle_seconds: found.idle.as_secs_f64(),
+            })),
+            Err(fault) if fault.code == ErrorCode::ObjectNotFound => Ok(None),
+            Err(fault) => Err(store.refused(format!("nothing is known about {shown}"), &fault)),
+        }
+    })?;
+    match stat {
+        Some(stat) => context.output.result(&stat).map(|()| Exit::Yes),
+        None => context.output.no(&No::new(shown, "no such object")),
+    }
 }

@@ -95,6 +95,18 @@ pub struct Effective<S> {
     pub values: Vec<Value>,
 }
 
+impl<S> Effective<S> {
+    /// Whether somebody said what `setting` should be.
+    #[must_use]
+    pub fn is_given(&self, setting: &str) -> bool {
+        let named = self
+            .values
+            .iter()
+            .find(|value| value.setting.name == setting);
+        named.is_some_and(|value| value.origin != Origin::Default)
+    }
+}
+
 impl Effective<()> {
     /// Reads one value; for [`Settings::assemble`].
     pub(super) fn parse<T: SettingValue>(&self, name: &'static str) -> Result<T, ConfigError> {

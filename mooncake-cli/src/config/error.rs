@@ -9,7 +9,7 @@ use super::Origin;
 #[non_exhaustive]
 pub enum ConfigError {
     /// Settings that cannot go together.
-    #[error("the settings of the {role} contradict each other: {what}")]
+    #[error("the settings of the {role} do not go together: {what}")]
     Contradiction {
         /// Whose settings.
         role: &'static str,

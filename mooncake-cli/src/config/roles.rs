@@ -3,8 +3,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use mooncake_master::AllocationStrategy;
+
 use super::setting::settings;
-use super::{Address, AllocationStrategy, Ratio, Size};
+use super::{Address, Ratio, Size, duration_text};
 
 settings! {
     /// What a master runs with.
@@ -74,6 +76,21 @@ fn check_master(settings: &MasterSettings) -> Result<(), String> {
              so eviction would never stop"
         ));
     }
+    if settings.client_ttl.subsec_nanos() != 0 {
+        return Err(format!(
+            "client_ttl is {}, but only whole seconds are counted",
+            duration_text(settings.client_ttl)
+        ));
+    }
+    for (name, duration) in [
+        ("default_kv_lease_ttl", settings.default_kv_lease_ttl),
+        ("put_deadline", settings.put_deadline),
+    ] {
+        if duration < Duration::from_millis(1) {
+            let text = duration_text(duration);
+            return Err(format!("{name} is {text}, but 1ms is the least"));
+        }
+    }
     if settings.listen == settings.admin_listen && settings.listen.port() != 0 {
         return Err(format!(
             "listen and admin_listen are both {}",
@@ -86,6 +103,16 @@ fn check_master(settings: &MasterSettings) -> Result<(), String> {
 fn check_node(settings: &NodeSettings) -> Result<(), String> {
     if settings.segment_size.bytes() == 0 {
         return Err("segment_size is 0, but a node exists to lend memory".to_owned());
+    }
+    for (name, address) in [
+        ("listen", settings.listen),
+        ("data_listen", settings.data_listen),
+    ] {
+        if address.ip().is_unspecified() {
+            return Err(format!(
+                "{name} is {address}, but others are told to go there: name an address that they can reach"
+            ));
+        }
     }
     if settings.listen == settings.data_listen && settings.listen.port() != 0 {
         return Err(format!(

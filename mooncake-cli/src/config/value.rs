@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use mooncake_master::AllocationStrategy;
+
 use super::units::{parse_duration, parse_size, size_text};
 
 /// A type that settings can have.
@@ -166,42 +168,12 @@ impl SettingValue for Address {
     }
 }
 
-/// How the segment of a new object is chosen.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[non_exhaustive]
-pub enum AllocationStrategy {
-    /// Any that has room.
-    Random,
-}
-
-impl AllocationStrategy {
-    /// Every strategy with its name.
-    pub const ALL: [(&'static str, Self); 1] = [("random", Self::Random)];
-    /// Names that configurations may carry and that mean nothing yet.
-    const LATER: [&'static str; 3] = ["free_ratio_first", "local_first", "ssd_free_ratio_first"];
-
-    /// The strategy's name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        let named = Self::ALL.iter().find(|(_, strategy)| *strategy == self);
-        named.expect("every strategy is listed").0
-    }
-}
-
 impl SettingValue for AllocationStrategy {
     const KIND: &'static str = "strategy";
 
     fn parse(text: &str) -> Result<Self, String> {
-        if let Some((_, strategy)) = Self::ALL.iter().find(|(name, _)| *name == text) {
-            return Ok(*strategy);
-        }
-        let names = Self::ALL.map(|(name, _)| name).join(", ");
-        let what = if Self::LATER.contains(&text) {
-            "not available yet"
-        } else {
-            "no allocation strategy"
-        };
-        Err(format!("{text:?} is {what}; there is {names}"))
+        text.parse()
+            .map_err(|unknown: mooncake_master::UnknownStrategy| unknown.to_string())
     }
 }
 
@@ -248,26 +220,6 @@ mod tests {
         for bad in ["", "-0.1", "1.01", "90%", "NaN", "inf"] {
             assert!(Ratio::parse(bad).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn strategies_have_the_names_that_operators_know() {
-        for (name, strategy) in AllocationStrategy::ALL {
-            assert_eq!(
-                (strategy.name(), AllocationStrategy::parse(name)),
-                (name, Ok(strategy))
-            );
-        }
-        assert!(
-            AllocationStrategy::parse("Random")
-                .unwrap_err()
-                .contains("no allocation strategy")
-        );
-        assert!(
-            AllocationStrategy::parse("local_first")
-                .unwrap_err()
-                .contains("not available yet")
-        );
     }
 
     #[test]

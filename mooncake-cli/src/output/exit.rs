@@ -9,6 +9,8 @@ pub enum Exit {
     Yes,
     /// No, it is not so, or it is not there: 1.
     No,
+    /// It failed, and the result says how: 2.
+    Failed,
 }
 
 impl Exit {
@@ -27,6 +29,7 @@ impl From<Exit> for ExitCode {
         Self::from(match exit {
             Exit::Yes => 0,
             Exit::No => 1,
+            Exit::Failed => Exit::FAILURE,
         })
     }
 }

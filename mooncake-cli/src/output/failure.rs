@@ -45,6 +45,13 @@ impl Failure {
         self
     }
 
+    /// Adds a reason that is no error of its own.
+    #[must_use]
+    pub fn cause(mut self, reason: impl Into<String>) -> Self {
+        self.causes.push(reason.into());
+        self
+    }
+
     /// Adds what the user may try.
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {

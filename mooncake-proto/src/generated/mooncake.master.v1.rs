@@ -532,6 +532,9 @@ pub struct ListSegmentsRequest {}
 pub struct ListSegmentsResponse {
     #[prost(message, repeated, tag = "1")]
     pub segments: ::prost::alloc::vec::Vec<SegmentUsage>,
+    /// Objects that made room for others, in this epoch of the master.
+    #[prost(uint64, tag = "2")]
+    pub evicted_objects: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SegmentUsage {

@@ -16,8 +16,10 @@ use mooncake_proto::{
 };
 use parking_lot::Mutex;
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
-use tokio_stream::wrappers::TcpListenerStream;
-use tonic::{Request, Response, Status, transport::Server};
+use tonic::{
+    Request, Response, Status,
+    transport::{Server, server::TcpIncoming},
+};
 
 use crate::error::{Error, Result};
 
@@ -54,6 +56,8 @@ impl ControlServer {
             engine: Arc::clone(&engine),
         });
         let (stop, mut stopped) = watch::channel(false);
+        // An answer is small, and would wait for the peer's delayed acknowledgement.
+        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
         let task = tokio::spawn(async move {
             let stopped = async move {
                 // An error means that the engine is gone, which is as good a reason.
@@ -61,7 +65,7 @@ impl ControlServer {
             };
             let served = Server::builder()
                 .add_service(service)
-                .serve_with_incoming_shutdown(TcpListenerStream::new(listener), stopped)
+                .serve_with_incoming_shutdown(incoming, stopped)
                 .await;
             if let Err(error) = served {
                 tracing::error!(%error, "the control service ended");

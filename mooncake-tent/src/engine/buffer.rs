@@ -77,6 +77,11 @@ impl Buffer {
         self.local.memory().len() as u64
     }
 
+    /// Slices of it that requests or callers hold now.
+    pub fn leases(&self) -> u64 {
+        self.local.leases()
+    }
+
     /// A range of it, for a request.
     ///
     /// # Errors

@@ -228,7 +228,12 @@ impl LocalSlice {
     }
 
     /// The part of it that `range` names, counted from its own start.
-    pub(crate) fn part(&self, range: Range<u64>) -> Self {
+    ///
+    /// # Panics
+    ///
+    /// The part is empty or not within the slice.
+    pub fn part(&self, range: Range<u64>) -> Self {
+        assert!(range.end <= self.len(), "{range:?} of {} bytes", self.len());
         let part = Self::new(
             self.lease.clone(),
             self.range.start + range.start..self.range.start + range.end,

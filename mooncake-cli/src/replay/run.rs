@@ -1,0 +1,152 @@
+//! A run: requests in order, shared out to clients.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use indicatif::ProgressBar;
+use mooncake_proto::master::{ListSegmentsRequest, ListSegmentsResponse};
+use mooncake_store::core::{MasterAnswer, MasterRequest};
+use mooncake_store::master::MasterClient;
+use mooncake_store::{Clock, Fault};
+use tokio::sync::{Mutex, mpsc};
+
+use super::{Player, Served, Tally};
+use crate::output::{Failure, Output};
+use crate::report::{NodeSummary, Summary};
+use crate::trace::Request;
+
+/// What is replayed, and how fast.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The requests, in order.
+    pub requests: Arc<Vec<Request>>,
+    /// Keeps the trace's arrival times, so many times as fast; `None`: as fast as possible.
+    pub speed: Option<f64>,
+}
+
+/// Whoever serves a request: a client in this process, or one in another.
+pub trait Serve: Send + 'static {
+    /// Serves it.
+    ///
+    /// # Errors
+    ///
+    /// It cannot serve any more.
+    fn serve(&mut self, request: &Request) -> impl Future<Output = Result<Served, Failure>> + Send;
+}
+
+impl Serve for Player {
+    async fn serve(&mut self, request: &Request) -> Result<Served, Failure> {
+        Ok(Self::serve(self, request).await)
+    }
+}
+
+/// Takes each request in order to the next client that is free, and adds up what came of it.
+///
+/// # Errors
+///
+/// A client cannot serve any more.
+pub async fn replay<S: Serve>(
+    plan: &Plan,
+    clients: Vec<S>,
+    bar: &ProgressBar,
+    output: Output,
+) -> Result<Summary, Failure> {
+    let count = clients.len();
+    let start = Instant::now();
+    let next = Arc::new(Mutex::new(0_usize));
+    let (done, mut results) = mpsc::channel(64);
+    for client in clients {
+        tokio::spawn(play(
+            plan.clone(),
+            client,
+            start,
+            Arc::clone(&next),
+            done.clone(),
+        ));
+    }
+    drop(done);
+    let mut tally = Tally::default();
+    let mut waiting = BTreeMap::new();
+    let mut told = 0;
+    let mut added = 0;
+    while let Some((index, served)) = results.recv().await {
+        let served: Served = served?;
+        bar.inc(1);
+        if let Some(error) = &served.first_error
+            && told < 5
+        {
+            told += 1;
+            bar.suspend(|| output.note(format!("request {index}: {error}")));
+        }
+        waiting.insert(index, served);
+        // The ideal is reckoned in the order of the trace, whoever is done first.
+        while let Some(served) = waiting.remove(&added) {
+            tally.add(&plan.requests[added], &served);
+            added += 1;
+        }
+    }
+    bar.finish_and_clear();
+    Ok(tally.summary(count, start.elapsed()))
+}
+
+async fn play<S: Serve>(
+    plan: Plan,
+    mut client: S,
+    start: Instant,
+    next: Arc<Mutex<usize>>,
+    done: mpsc::Sender<(usize, Result<Served, Failure>)>,
+) {
+    loop {
+        let index = {
+            let mut next = next.lock().await;
+            let index = *next;
+            *next += 1;
+            index
+        };
+        let Some(request) = plan.requests.get(index) else {
+            return;
+        };
+        if let Some(speed) = plan.speed {
+            let at = Duration::from_millis(request.timestamp).div_f64(speed);
+            tokio::time::sleep(at.saturating_sub(start.elapsed())).await;
+        }
+        let served = client.serve(request).await;
+        let failed = served.is_err();
+        // Nobody listens any more once another client has failed.
+        if done.send((index, served)).await.is_err() || failed {
+            return;
+        }
+    }
+}
+
+/// What the master knows of the nodes: evicted objects so far, and use per node.
+///
+/// # Errors
+///
+/// The master does not answer.
+pub async fn totals(master: &MasterClient) -> Result<(u64, Vec<NodeSummary>), Fault> {
+    let request = MasterRequest::ListSegments(ListSegmentsRequest::default());
+    let deadline = Clock.now() + Duration::from_secs(5);
+    let MasterAnswer::ListSegments(ListSegmentsResponse {
+        segments,
+        evicted_objects,
+    }) = master.call(request, deadline).await?
+    else {
+        unreachable!("the session matches answers with their questions");
+    };
+    let mut nodes: Vec<_> = segments
+        .into_iter()
+        .map(|usage| {
+            let segment = usage.segment.unwrap_or_default();
+            NodeSummary {
+                name: segment.owner,
+                capacity_bytes: segment.length,
+                used_bytes: usage.used_bytes,
+                objects: usage.objects,
+            }
+        })
+        .collect();
+    nodes.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok((evicted_objects, nodes))
+}

@@ -1,0 +1,9 @@
+//! What an operator does with a store of real processes.
+#![expect(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
+
+mod lifecycle;
+#[path = "../page/mod.rs"]
+mod page;
+mod processes;
+mod refusals;
+mod values;

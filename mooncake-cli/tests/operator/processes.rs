@@ -1,0 +1,245 @@
+//! Processes of the binary, none of which outlives its test.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Longer than anything here may take, on a machine that does much else.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+fn mooncake() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mooncake"));
+    // Settings of whoever runs the tests are not ours.
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("MOONCAKE_") {
+            command.env_remove(name);
+        }
+    }
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.stderr(Stdio::piped());
+    command
+}
+
+/// A master or a node that serves.
+pub(crate) struct Role {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    pub(crate) ready: Value,
+}
+
+impl Role {
+    /// Starts it with these words, and waits until it is ready.
+    pub(crate) fn start(words: &[&str]) -> Self {
+        let mut child = mooncake()
+            .args(words)
+            .args(["--end-with-stdin", "--output", "json"])
+            .spawn()
+            .unwrap();
+        let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+        let (sender, lines) = mpsc::channel();
+        thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                let _unheard = sender.send(line);
+            }
+        });
+        thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                eprintln!("{line}");
+            }
+        });
+        let mut role = Self {
+            stdin: child.stdin.take(),
+            child,
+            ready: Value::Null,
+        };
+        let line = lines.recv_timeout(PATIENCE).unwrap();
+        role.ready = serde_json::from_str::<Value>(&line).unwrap();
+        assert!(role.ready["ready"].is_object(), "{line}");
+        role
+    }
+
+    pub(crate) fn master(settings: &[&str]) -> Self {
+        let mut words = vec!["master", "--admin-listen", "127.0.0.1:0"];
+        if !settings.contains(&"--listen") {
+            words.extend(["--listen", "127.0.0.1:0"]);
+        }
+        words.extend(settings);
+        Self::start(&words)
+    }
+
+    pub(crate) fn node(master: &str, name: &str, size: &str) -> Self {
+        let words = ["node", "--master", master, "--name", name];
+        Self::start(&[&words[..], &["--segment-size", size]].concat())
+    }
+
+    pub(crate) fn field(&self, name: &str) -> &str {
+        self.ready["ready"][name].as_str().unwrap()
+    }
+
+    /// Sends a signal, and returns the exit code and how long the end took.
+    pub(crate) fn end(mut self, signal: Signal) -> (Option<i32>, Duration) {
+        let begun = Instant::now();
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        (self.wait(), begun.elapsed())
+    }
+
+    /// Ends its standard input.
+    pub(crate) fn abandon(mut self) -> Option<i32> {
+        self.stdin = None;
+        self.wait()
+    }
+
+    fn wait(&mut self) -> Option<i32> {
+        until("the process ends", || self.child.try_wait().unwrap()).code()
+    }
+}
+
+impl Drop for Role {
+    fn drop(&mut self) {
+        // It may have ended before.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) code: i32,
+    pub(crate) out: Vec<u8>,
+    pub(crate) err: String,
+    pub(crate) took: Duration,
+}
+
+impl Done {
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.out.clone()).unwrap()
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.out).unwrap()
+    }
+
+    /// An error with this in its text, and within this time.
+    pub(crate) fn refused(&self, said: &[&str], within: Duration) {
+        assert_eq!((self.code, self.text().as_str()), (2, ""), "{self:?}");
+        for said in said {
+            assert!(self.err.contains(said), "{said:?} is not in {}", self.err);
+        }
+        assert!(self.err.starts_with("error: "), "{}", self.err);
+        assert!(self.took < within, "{self:?}");
+    }
+}
+
+/// Runs a command to its end.
+pub(crate) fn run<W: AsRef<std::ffi::OsStr>>(words: &[W], input: &[u8], master: &str) -> Done {
+    let begun = Instant::now();
+    let mut child = mooncake()
+        .args(words)
+        .env("MOONCAKE_CLIENT_MASTER", master)
+        .spawn()
+        .unwrap();
+    let pid = Pid::from_child(&child);
+    let (mut stdin, input) = (child.stdin.take().unwrap(), input.to_vec());
+    // Some commands do not read all of it.
+    thread::spawn(move || drop(stdin.write_all(&input)));
+    let (sender, ended) = mpsc::channel();
+    thread::spawn(move || sender.send(child.wait_with_output()));
+    let output = ended.recv_timeout(PATIENCE).unwrap_or_else(|_| {
+        kill_process(pid, Signal::KILL).unwrap();
+        panic!(
+            "{:?} hangs",
+            words.iter().map(AsRef::as_ref).collect::<Vec<_>>()
+        );
+    });
+    let output = output.unwrap();
+    Done {
+        code: output.status.code().unwrap(),
+        out: output.stdout,
+        err: String::from_utf8(output.stderr).unwrap(),
+        took: begun.elapsed(),
+    }
+}
+
+/// A store, and a folder for files.
+pub(crate) struct Store {
+    pub(crate) nodes: Vec<Role>,
+    pub(crate) master: Role,
+    pub(crate) folder: TempDir,
+}
+
+impl Store {
+    pub(crate) fn start(nodes: usize, size: &str, settings: &[&str]) -> Self {
+        let master = Role::master(settings);
+        let names = (0..nodes).map(|at| format!("node-{at}"));
+        let nodes = names.map(|name| Role::node(master.field("address"), &name, size));
+        Self {
+            nodes: nodes.collect(),
+            folder: tempfile::tempdir().unwrap(),
+            master,
+        }
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        self.master.field("address")
+    }
+
+    pub(crate) fn run(&self, words: &[&str]) -> Done {
+        run(words, b"", self.address())
+    }
+
+    pub(crate) fn run_with(&self, words: &[&str], input: &[u8]) -> Done {
+        run(words, input, self.address())
+    }
+
+    /// A file of its folder, as a word of a command.
+    pub(crate) fn file(&self, name: &str) -> String {
+        let path = self.folder.path().join(name);
+        path.into_os_string().into_string().unwrap()
+    }
+
+    /// A file of its folder with this content.
+    pub(crate) fn file_with(&self, name: &str, content: &[u8]) -> String {
+        let file = self.file(name);
+        std::fs::write(Path::new(&file), content).unwrap();
+        file
+    }
+}
+
+/// Waits until something is there.
+pub(crate) fn until<T>(what: &str, mut there: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = there() {
+            return found;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{what}: not in {PATIENCE:?}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// An address at which nobody listens.
+pub(crate) fn nobody() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().to_string()
+}
+
+/// Bytes without a pattern.
+pub(crate) fn noise(len: usize) -> Vec<u8> {
+    let mut state = len as u64 | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}

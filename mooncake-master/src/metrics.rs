@@ -1,0 +1,180 @@
+//! Numbers for operators, under names that begin with `mooncake_master_`.
+
+use std::{fmt, sync::Arc};
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric, text},
+    metrics::{
+        MetricType,
+        counter::{ConstCounter, Counter},
+        family::Family,
+        gauge::ConstGauge,
+    },
+    registry::Registry,
+};
+
+use crate::{
+    service::Shared,
+    state::{Answer, Operation},
+};
+
+/// What passed through the service. Handles are held, so that an operation costs additions only.
+#[derive(Debug)]
+pub(crate) struct Traffic {
+    by_kind: Family<[(&'static str, &'static str); 1], Counter>,
+    operations: [Counter; KINDS.len()],
+    refused: Counter,
+    /// Invalidations that a client was too slow to be told of.
+    pub(crate) untold_invalidations: Counter,
+}
+
+const KINDS: [&str; 13] = [
+    "describe",
+    "exist",
+    "list_objects",
+    "list_segments",
+    "lookup",
+    "mount_segment",
+    "ping",
+    "put_end",
+    "put_revoke",
+    "put_start",
+    "release",
+    "remove",
+    "unmount_segment",
+];
+
+impl Default for Traffic {
+    fn default() -> Self {
+        let by_kind = Family::<_, Counter>::default();
+        Self {
+            operations: KINDS.map(|kind| by_kind.get_or_create_owned(&[("kind", kind)])),
+            by_kind,
+            refused: Counter::default(),
+            untold_invalidations: Counter::default(),
+        }
+    }
+}
+
+impl Traffic {
+    pub(crate) fn count(&self, operation: &Operation, answer: &Answer) {
+        let kind = match operation {
+            Operation::Describe(_) => 0,
+            Operation::Exist(_) => 1,
+            Operation::ListObjects(_) => 2,
+            Operation::ListSegments => 3,
+            Operation::Lookup(_) => 4,
+            Operation::Mount(_) => 5,
+            Operation::Ping => 6,
+            Operation::PutEnd(_) => 7,
+            Operation::PutRevoke(_) => 8,
+            Operation::PutStart(_) => 9,
+            Operation::Release(_) => 10,
+            Operation::Remove(_) => 11,
+            Operation::Unmount(_) => 12,
+        };
+        self.operations[kind].inc();
+        if matches!(answer, Answer::Refused(_)) {
+            self.refused.inc();
+        }
+    }
+}
+
+/// All numbers of one master.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    registry: Registry,
+}
+
+impl Metrics {
+    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
+        let mut registry = Registry::with_prefix("mooncake_master");
+        let traffic = shared.traffic();
+        registry.register("operations", "Operations by kind", traffic.by_kind.clone());
+        registry.register(
+            "refused_operations",
+            "Operations that failed as a whole",
+            traffic.refused.clone(),
+        );
+        registry.register(
+            "untold_invalidations",
+            "Invalidations dropped because the client did not read",
+            traffic.untold_invalidations.clone(),
+        );
+        registry.register_collector(Box::new(StateNumbers(Arc::clone(shared))));
+        Self { registry }
+    }
+
+    /// As text, in the format of Prometheus.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        text::encode(&mut text, &self.registry).expect("writing to a string does not fail");
+        text
+    }
+}
+
+/// Reads the state when asked.
+#[derive(Debug)]
+struct StateNumbers(Arc<Shared>);
+
+impl Collector for StateNumbers {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let now = self.0.counters();
+        let gauges = [
+            ("objects", "Complete objects", now.objects),
+            ("puts_in_progress", "Puts under way", now.puts_in_progress),
+            (
+                "used_bytes",
+                "Allocated to objects and puts",
+                now.used_bytes,
+            ),
+            (
+                "quarantined_bytes",
+                "Allocated to what is gone, until leases or writers have ended",
+                now.quarantined_bytes,
+            ),
+            (
+                "capacity_bytes",
+                "Of all mounted segments",
+                now.capacity_bytes,
+            ),
+            ("segments", "Mounted segments", now.segments),
+            ("leases", "Leases that are not over", now.leases),
+            ("clients", "Clients that are alive", now.clients),
+            (
+                "sessions",
+                "Open session streams",
+                self.0.open_sessions() as u64,
+            ),
+            ("epoch", "Of this life of the master", self.0.epoch()),
+        ];
+        for (name, help, value) in gauges {
+            let gauge = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)).encode(gauge)?;
+        }
+        let counters = [
+            ("evicted_objects", "Objects evicted", now.evicted_objects),
+            (
+                "evicted_bytes",
+                "Bytes that evicted objects took",
+                now.evicted_bytes,
+            ),
+            (
+                "expired_clients",
+                "Clients that died of silence",
+                now.expired_clients,
+            ),
+            (
+                "abandoned_puts",
+                "Puts that were taken over, or that nobody ended",
+                now.abandoned_puts,
+            ),
+        ];
+        for (name, help, value) in counters {
+            let counter = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            ConstCounter::new(value).encode(counter)?;
+        }
+        Ok(())
+    }
+}

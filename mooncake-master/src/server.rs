@@ -1,0 +1,178 @@
+//! A running master: its listeners, its clock and its end.
+
+use std::{io, net::SocketAddr, time::Duration};
+
+use mooncake_proto::master::master_server::MasterServer;
+use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
+use tonic::transport::{Server, server::TcpIncoming};
+
+use crate::{
+    InvalidConfig, MasterConfig, MasterService, admin, service::epoch_by_date, state::State,
+};
+
+/// The longest message that is taken in: a batch of several thousand of the longest keys.
+const MAX_MESSAGE_BYTES: usize = 16 << 20;
+/// What one stream, and one connection, may have in flight.
+const STREAM_WINDOW: u32 = 4 << 20;
+const CONNECTION_WINDOW: u32 = 16 << 20;
+/// A connection whose peer is gone is noticed after twice this.
+const KEEPALIVE: Duration = Duration::from_secs(10);
+/// Open streams have so long to hear of the end.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Starts masters.
+#[derive(Debug)]
+pub struct Master;
+
+impl Master {
+    /// Binds both listeners, then serves.
+    pub async fn start(config: MasterConfig) -> Result<RunningMaster, StartError> {
+        let settings = config.settings(rand::random())?;
+        let (listener, address) = bind("listen", &config.listen).await?;
+        let (admin_listener, admin_address) = bind("admin_listen", &config.admin_listen).await?;
+        let state = State::new(epoch_by_date(), settings);
+        let service = MasterService::new(state, Duration::from_millis(config.ping_interval_ms));
+        let (stop, stopped) = watch::channel(false);
+
+        let ticking = service.clone();
+        let ticks = tokio::spawn(async move { ticking.run_ticks().await });
+        let grpc = tokio::spawn(serve_grpc(listener, service.clone(), stopped.clone()));
+        let pages = admin::pages(service.shared());
+        let admin = tokio::spawn(async move {
+            let served =
+                axum::serve(admin_listener, pages).with_graceful_shutdown(on_stop(stopped));
+            if let Err(error) = served.await {
+                tracing::warn!(%error, "the admin pages are gone");
+            }
+        });
+        tracing::info!(%address, %admin_address, epoch = service.shared().epoch(), "serving");
+        Ok(RunningMaster {
+            service,
+            address,
+            admin_address,
+            stop,
+            tasks: Tasks(vec![ticks, grpc, admin]),
+        })
+    }
+}
+
+/// A master that serves until it is shut down or dropped.
+#[derive(Debug)]
+pub struct RunningMaster {
+    service: MasterService,
+    address: SocketAddr,
+    admin_address: SocketAddr,
+    stop: watch::Sender<bool>,
+    tasks: Tasks,
+}
+
+impl RunningMaster {
+    /// Where the gRPC service listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where the pages for operators are.
+    pub fn admin_address(&self) -> SocketAddr {
+        self.admin_address
+    }
+
+    /// Of this life of the master.
+    pub fn epoch(&self) -> u64 {
+        self.service.shared().epoch()
+    }
+
+    /// Fences the sessions, ends their streams and closes the listeners, all within two seconds.
+    pub async fn shutdown(mut self) {
+        self.service.shared().stop();
+        // Nobody listens when all servers have ended by themselves.
+        let _ = self.stop.send(true);
+        let mut servers = self.tasks.0.split_off(1);
+        let all = async {
+            for server in &mut servers {
+                // A server that panicked has ended, too.
+                let _ = server.await;
+            }
+        };
+        if tokio::time::timeout(GRACE, all).await.is_err() {
+            tracing::debug!("some connections did not end in time");
+        }
+        self.tasks.0.append(&mut servers);
+    }
+}
+
+/// Tasks that end with their owner.
+#[derive(Debug)]
+struct Tasks(Vec<JoinHandle<()>>);
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        for task in &self.0 {
+            task.abort();
+        }
+    }
+}
+
+async fn serve_grpc(listener: TcpListener, service: MasterService, stopped: watch::Receiver<bool>) {
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let served = Server::builder()
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_timeout(Some(KEEPALIVE))
+        .add_service(MasterServer::new(service).max_decoding_message_size(MAX_MESSAGE_BYTES))
+        .serve_with_incoming_shutdown(incoming, on_stop(stopped))
+        .await;
+    if let Err(error) = served {
+        tracing::warn!(%error, "the gRPC service is gone");
+    }
+}
+
+async fn on_stop(mut stopped: watch::Receiver<bool>) {
+    // An error means that the master was dropped, which stops it as well.
+    let _ = stopped.wait_for(|&stop| stop).await;
+}
+
+async fn bind(
+    setting: &'static str,
+    address: &str,
+) -> Result<(TcpListener, SocketAddr), StartError> {
+    let failed = |source| StartError::Listen {
+        setting,
+        address: address.to_owned(),
+        remedy: remedy(&source),
+        source,
+    };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    Ok((listener, bound))
+}
+
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "it is in use: stop whoever listens there, or choose another port (0 takes a free one)"
+        }
+        io::ErrorKind::PermissionDenied => "it is not allowed: choose a port above 1023",
+        io::ErrorKind::AddrNotAvailable => "this machine does not have that address",
+        _ => "it must be `host:port` of this machine",
+    }
+}
+
+/// Why a master did not start.
+#[expect(missing_docs, reason = "each variant's line names its fields")]
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// A value of the configuration makes no sense.
+    #[error(transparent)]
+    Config(#[from] InvalidConfig),
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address} ({setting}); {remedy}")]
+    Listen {
+        setting: &'static str,
+        address: String,
+        remedy: &'static str,
+        source: io::Error,
+    },
+}

@@ -1,0 +1,265 @@
+//! Answers of the state machine as answers of the wire.
+
+use std::time::Duration;
+
+use mooncake_proto::{
+    master::{self as proto, answer::Answer as Reply},
+    status::ErrorDetail,
+};
+
+use super::fault::fault;
+use crate::{
+    state::{
+        Answer, Description, Failure, Incarnation, Key, Located, Object, Operation, Replica,
+        SegmentIdentity, SegmentUsage,
+    },
+    time::micros,
+};
+
+/// What all answers of one master have in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    pub(crate) epoch: u64,
+    pub(crate) ping_interval: Duration,
+    pub(crate) client_ttl: Duration,
+    pub(crate) lease_ttl: Duration,
+    pub(crate) put_deadline: Duration,
+}
+
+impl Terms {
+    pub(crate) fn hello(&self, resumed: bool) -> proto::HelloAnswer {
+        proto::HelloAnswer {
+            epoch: self.epoch,
+            resumed,
+            ping_interval_us: micros(self.ping_interval),
+            client_ttl_us: micros(self.client_ttl),
+            put_deadline_us: micros(self.put_deadline),
+        }
+    }
+}
+
+/// The reply to an operation that was performed.
+pub(crate) fn reply(terms: &Terms, operation: &Operation, answer: Answer) -> Reply {
+    match answer {
+        Answer::Described(described) => {
+            let (results, segments) = located(operation, described, describe_result);
+            Reply::Describe(proto::DescribeResponse { results, segments })
+        }
+        Answer::Done => match operation {
+            Operation::Mount(_) => Reply::MountSegment(proto::MountSegmentResponse {}),
+            Operation::Unmount(_) => Reply::UnmountSegment(proto::UnmountSegmentResponse {}),
+            _ => Reply::Release(proto::ReleaseResponse {}),
+        },
+        Answer::Exist(results) => {
+            let one = |(at, result)| match result {
+                Ok(exists) => proto::ExistResult {
+                    exists,
+                    ..Default::default()
+                },
+                Err(failure) => proto::ExistResult {
+                    error: Some(about(operation, at, failure)),
+                    ..Default::default()
+                },
+            };
+            let results = results.into_iter().enumerate().map(one).collect();
+            Reply::Exist(proto::ExistResponse { results })
+        }
+        Answer::Keys(results) => {
+            let one = |(at, result): (_, Result<(), Failure>)| proto::KeyResult {
+                error: result.err().map(|failure| about(operation, at, failure)),
+            };
+            let results = results.into_iter().enumerate().map(one).collect();
+            match operation {
+                Operation::PutEnd(_) => Reply::PutEnd(proto::PutEndResponse { results }),
+                Operation::PutRevoke(_) => Reply::PutRevoke(proto::PutRevokeResponse { results }),
+                _ => Reply::Remove(proto::RemoveResponse { results }),
+            }
+        }
+        Answer::Looked { found, lease } => {
+            let (results, segments) = located(operation, found, lookup_result);
+            Reply::Lookup(proto::LookupResponse {
+                results,
+                segments,
+                lease,
+                lease_us: if lease == 0 {
+                    0
+                } else {
+                    micros(terms.lease_ttl)
+                },
+            })
+        }
+        Answer::Objects { objects, more } => {
+            let listed = |object: crate::state::ListedObject| proto::ListedObject {
+                key: object.key.0,
+                length: object.length,
+                replicas: object.replicas,
+                incarnation: Some(incarnation(object.incarnation)),
+            };
+            Reply::ListObjects(proto::ListObjectsResponse {
+                objects: objects.into_iter().map(listed).collect(),
+                more,
+            })
+        }
+        Answer::Pong { known } => Reply::Ping(proto::PingResponse {
+            epoch: terms.epoch,
+            unknown_client: !known,
+        }),
+        Answer::Refused(failure) => refusal(failure),
+        Answer::Segments {
+            segments,
+            evicted_objects,
+        } => Reply::ListSegments(proto::ListSegmentsResponse {
+            segments: segments.iter().map(usage).collect(),
+            evicted_objects,
+        }),
+        Answer::Started(started) => {
+            let (results, segments) = located(operation, started, start_result);
+            Reply::PutStart(proto::PutStartResponse {
+                results,
+                segments,
+                deadline_us: micros(terms.put_deadline),
+            })
+        }
+        // Not given to operations.
+        Answer::Hello { .. } => refusal(Failure::invalid("hello is not an operation")),
+    }
+}
+
+/// The reply to an operation that failed as a whole.
+pub(crate) fn refusal(failure: Failure) -> Reply {
+    Reply::Error(fault(failure).into())
+}
+
+fn located<T, R>(
+    operation: &Operation,
+    located: Located<T>,
+    result: impl Fn(Result<T, ErrorDetail>) -> R,
+) -> (Vec<R>, Vec<proto::Segment>) {
+    let one = |(at, found): (_, Result<T, Failure>)| {
+        result(found.map_err(|failure| about(operation, at, failure)))
+    };
+    let results = located.results.into_iter().enumerate().map(one).collect();
+    (
+        results,
+        located
+            .segments
+            .iter()
+            .map(|known| segment(known))
+            .collect(),
+    )
+}
+
+/// A failure of the operation's key at this place.
+fn about(operation: &Operation, at: usize, failure: Failure) -> ErrorDetail {
+    let key: Option<&Key> = match operation {
+        Operation::Describe(keys) | Operation::Exist(keys) | Operation::Lookup(keys) => {
+            keys.get(at)
+        }
+        Operation::PutEnd(items) | Operation::PutRevoke(items) => items.get(at).map(|item| &item.0),
+        Operation::PutStart(put) => put.items.get(at).map(|item| &item.0),
+        Operation::Remove(items) => items.get(at).map(|item| &item.0),
+        Operation::ListObjects(_)
+        | Operation::ListSegments
+        | Operation::Mount(_)
+        | Operation::Ping
+        | Operation::Release(_)
+        | Operation::Unmount(_) => None,
+    };
+    let fault = fault(failure);
+    match key {
+        Some(key) => fault.with_key(key.0.clone()).into(),
+        None => fault.into(),
+    }
+}
+
+fn lookup_result(found: Result<Object, ErrorDetail>) -> proto::LookupResult {
+    use proto::lookup_result::Result::{Error, Object};
+    let result = found.map_or_else(Error, |found| Object(object(found)));
+    proto::LookupResult {
+        result: Some(result),
+    }
+}
+
+fn start_result(started: Result<Object, ErrorDetail>) -> proto::PutStartResult {
+    use proto::put_start_result::Result::{Error, Object};
+    let result = started.map_or_else(Error, |started| Object(object(started)));
+    proto::PutStartResult {
+        result: Some(result),
+    }
+}
+
+fn describe_result(described: Result<Description, ErrorDetail>) -> proto::DescribeResult {
+    use proto::describe_result::Result::{Description, Error};
+    let result = described.map_or_else(Error, |described| {
+        Description(proto::ObjectDescription {
+            object: Some(object(described.object)),
+            writing: described.writing,
+            leases: described.leases,
+            idle_us: micros(described.idle),
+        })
+    });
+    proto::DescribeResult {
+        result: Some(result),
+    }
+}
+
+fn object(object: Object) -> proto::Object {
+    let length = object.length;
+    let one = |replica| {
+        use proto::replica::Replica as Place;
+        let place = match replica {
+            Replica::LocalDisk(disk) => Place::LocalDisk(proto::LocalDiskReplica {
+                holder_incarnation: disk.holder.0,
+                storage: disk.storage.to_vec().into(),
+                length,
+            }),
+            Replica::Memory { segment, offset } => Place::Memory(proto::MemoryReplica {
+                segment,
+                offset,
+                length,
+            }),
+            Replica::Remote(remote) => Place::Remote(proto::RemoteReplica {
+                store: remote.store,
+                path: remote.path,
+                length,
+            }),
+        };
+        proto::Replica {
+            replica: Some(place),
+        }
+    };
+    proto::Object {
+        incarnation: Some(incarnation(object.incarnation)),
+        length,
+        replicas: object.replicas.into_iter().map(one).collect(),
+    }
+}
+
+pub(crate) fn incarnation(of: Incarnation) -> proto::ObjectIncarnation {
+    proto::ObjectIncarnation {
+        epoch: of.epoch,
+        sequence: of.sequence,
+    }
+}
+
+fn segment(segment: &SegmentIdentity) -> proto::Segment {
+    proto::Segment {
+        id: segment.id.0.to_vec().into(),
+        name: segment.name.clone(),
+        owner_incarnation: segment.owner.0,
+        registration: segment.registration,
+        generation: segment.generation,
+        length: segment.length,
+        owner: segment.owner_name.clone(),
+    }
+}
+
+fn usage(usage: &SegmentUsage) -> proto::SegmentUsage {
+    proto::SegmentUsage {
+        segment: Some(segment(&usage.segment)),
+        used_bytes: usage.used_bytes,
+        quarantined_bytes: usage.quarantined_bytes,
+        objects: usage.objects,
+        silent_us: micros(usage.silent),
+    }
+}

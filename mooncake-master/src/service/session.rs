@@ -1,0 +1,235 @@
+//! One client's stream: frames of operations in, frames of events out.
+//!
+//! The outgoing stream pulls the incoming one. A client that does not read its answers is not read
+//! from either, and nothing is queued for it but what others caused.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use mooncake_proto::{
+    Fault, Retry,
+    master::{Answer, ClientFrame, Event, Fenced, Hello, ServerFrame, event},
+    status::ErrorCode,
+};
+use tokio_stream::Stream;
+use tonic::{Status, Streaming};
+
+use super::{Shared, answer, request, sessions::Registration};
+use crate::state::{self, Caller, ClientId, Command};
+
+/// The version of the session protocol that this master speaks.
+const PROTOCOL: u32 = 1;
+/// Incoming frames and outgoing events that one outgoing frame gathers, at most.
+const FRAMES_A_POLL: usize = 64;
+const EVENTS_A_FRAME: usize = 1024;
+
+/// What a client's session receives: answers to its operations, and what others caused.
+#[derive(Debug)]
+pub struct SessionStream {
+    shared: Arc<Shared>,
+    inbound: Streaming<ClientFrame>,
+    /// From hello on.
+    registration: Option<Registration>,
+    /// How the stream ends, once what came before is sent.
+    end: Option<Result<(), Status>>,
+}
+
+impl SessionStream {
+    pub(crate) fn new(shared: Arc<Shared>, inbound: Streaming<ClientFrame>) -> Self {
+        Self {
+            shared,
+            inbound,
+            registration: None,
+            end: None,
+        }
+    }
+
+    fn take_in(&mut self, frame: ClientFrame, events: &mut Vec<Event>) -> Result<(), Status> {
+        match (frame.hello, &self.registration) {
+            (Some(hello), None) if frame.operations.is_empty() => {
+                let (registration, event) = greet(&self.shared, hello)?;
+                self.registration = Some(registration);
+                events.push(event);
+                Ok(())
+            }
+            (None, Some(registration)) => {
+                let client = registration.client;
+                perform(
+                    &self.shared,
+                    client,
+                    frame.acknowledged_below,
+                    frame.operations,
+                    events,
+                );
+                Ok(())
+            }
+            (Some(_), Some(_)) => Err(misuse("hello was said before on this stream")),
+            (_, None) => Err(misuse(
+                "the first frame of a stream says hello and nothing else",
+            )),
+        }
+    }
+
+    /// Reads what has come; `Pending` when the client must speak next.
+    fn poll_inbound(&mut self, cx: &mut Context<'_>, events: &mut Vec<Event>) -> Poll<()> {
+        for _ in 0..FRAMES_A_POLL {
+            if events.len() >= EVENTS_A_FRAME {
+                break;
+            }
+            let frame = ready!(Pin::new(&mut self.inbound).poll_next(cx));
+            let ended = match frame {
+                Some(Ok(frame)) => match self.take_in(frame, events) {
+                    Ok(()) => continue,
+                    Err(status) => Err(status),
+                },
+                // The client is gone, or sent what cannot be read; it may come back and resume.
+                Some(Err(status)) => Err(status),
+                None => Ok(()),
+            };
+            self.end = Some(ended);
+            break;
+        }
+        Poll::Ready(())
+    }
+}
+
+impl Stream for SessionStream {
+    type Item = Result<ServerFrame, Status>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        if let Some(end) = &mut this.end {
+            let end = std::mem::replace(end, Ok(()));
+            return Poll::Ready(end.err().map(Err));
+        }
+        if let Some(registration) = &mut this.registration
+            && let Poll::Ready(reason) = Pin::new(&mut registration.fence).poll(cx)
+        {
+            this.end = Some(Ok(()));
+            let reason = reason.unwrap_or("the session is over").to_owned();
+            let event = event::Event::Fenced(Fenced { reason });
+            return Poll::Ready(Some(Ok(frame_of(vec![Event { event: Some(event) }]))));
+        }
+        let mut events = Vec::new();
+        let read = this.poll_inbound(cx, &mut events);
+        if let Some(registration) = &mut this.registration {
+            while events.len() < EVENTS_A_FRAME
+                && let Poll::Ready(Some(event)) = registration.events.poll_recv(cx)
+            {
+                events.push(event);
+            }
+        }
+        if !events.is_empty() {
+            return Poll::Ready(Some(Ok(frame_of(events))));
+        }
+        if read.is_ready() {
+            // Frames without operations, an end without answers, or a fence not polled yet.
+            cx.waker().wake_by_ref();
+        } else if this.registration.is_none() && this.shared.is_stopping() {
+            return Poll::Ready(None);
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for SessionStream {
+    fn drop(&mut self) {
+        if let Some(registration) = &self.registration {
+            self.shared.sessions.leave(registration);
+        }
+    }
+}
+
+fn frame_of(events: Vec<Event>) -> ServerFrame {
+    ServerFrame { events }
+}
+
+fn misuse(what: &str) -> Status {
+    Fault::new(ErrorCode::InvalidParams, Retry::Never, what).into()
+}
+
+fn greet(shared: &Shared, hello: Hello) -> Result<(Registration, Event), Status> {
+    if hello.protocol != PROTOCOL {
+        let what = format!(
+            "the client speaks session protocol {}, this master speaks {PROTOCOL}",
+            hello.protocol
+        );
+        return Err(Fault::new(ErrorCode::NotSupported, Retry::Never, what).into());
+    }
+    let client = ClientId(hello.client_incarnation);
+    let tenant = match hello.tenant.as_str() {
+        "" => state::DEFAULT_TENANT.to_owned(),
+        _ => hello.tenant,
+    };
+    let command = Command::Hello {
+        client,
+        tenant: tenant.clone(),
+        name: hello.name,
+    };
+    let resumed = match shared.apply(&command) {
+        state::Answer::Hello { resumed } => resumed,
+        state::Answer::Refused(failure) => return Err(super::fault::fault(failure).into()),
+        _ => return Err(misuse("hello was answered by something else")),
+    };
+    let registration = shared
+        .sessions
+        .register(client, &tenant)
+        .ok_or_else(|| Status::unavailable("the master is stopping"))?;
+    tracing::debug!(%client, tenant, resumed, "session begins");
+    let event = event::Event::Hello(shared.terms.hello(resumed));
+    Ok((registration, Event { event: Some(event) }))
+}
+
+/// Applies one frame's operations in order, under one lock, and adds their answers.
+fn perform(
+    shared: &Shared,
+    client: ClientId,
+    acknowledged_below: u64,
+    operations: Vec<mooncake_proto::master::Operation>,
+    events: &mut Vec<Event>,
+) {
+    let commands: Vec<_> = operations
+        .into_iter()
+        .map(|operation| {
+            let number = operation.number;
+            let asked = request::operation(operation.operation, rand::random);
+            let command = asked.map(|operation| Command::Perform {
+                caller: Caller::Session { client, number },
+                operation,
+            });
+            (number, command)
+        })
+        .collect();
+    let acknowledge = (acknowledged_below > 0).then_some(Command::AcknowledgeBelow {
+        client,
+        number: acknowledged_below,
+    });
+    let answers = shared.apply_all(
+        acknowledge.iter().chain(
+            commands
+                .iter()
+                .filter_map(|(_, command)| command.as_ref().ok()),
+        ),
+    );
+    let mut answers = answers.into_iter().skip(usize::from(acknowledge.is_some()));
+    for (number, command) in commands {
+        let answer = match command {
+            Ok(Command::Perform { operation, .. }) => match answers.next() {
+                Some(answer) => shared.reply(&operation, answer),
+                None => unreachable!("each command has its answer"),
+            },
+            Ok(_) => unreachable!("operations become commands that perform them"),
+            Err(failure) => answer::refusal(failure),
+        };
+        let answer = Answer {
+            number,
+            answer: Some(answer),
+        };
+        events.push(Event {
+            event: Some(event::Event::Answer(answer)),
+        });
+    }
+}

@@ -1,0 +1,133 @@
+//! The streams that are open now, and how others' deeds reach them.
+
+use std::sync::Arc;
+
+use mooncake_proto::master::{Event, Invalidate, InvalidatedObject, event};
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use tokio::sync::{mpsc, oneshot};
+
+use super::answer::incarnation;
+use crate::state::{ClientId, Effect};
+
+/// Events that wait for one client to read; more are dropped and counted, and the client learns by
+/// the end of its leases.
+const QUEUED_EVENTS: usize = 1024;
+
+#[derive(Debug, Default)]
+pub(crate) struct Sessions {
+    open: Mutex<Open>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    streams: FxHashMap<ClientId, Entry>,
+    /// Of the latest stream.
+    number: u64,
+    stopping: bool,
+}
+
+#[derive(Debug)]
+struct Entry {
+    number: u64,
+    tenant: Arc<str>,
+    events: mpsc::Sender<Event>,
+    fence: oneshot::Sender<&'static str>,
+}
+
+/// A stream's own end.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    pub(crate) client: ClientId,
+    number: u64,
+    pub(crate) events: mpsc::Receiver<Event>,
+    /// Says why the stream must end.
+    pub(crate) fence: oneshot::Receiver<&'static str>,
+}
+
+impl Sessions {
+    /// Makes this the client's one stream; an older one is fenced. `None`: the master is stopping.
+    pub(crate) fn register(&self, client: ClientId, tenant: &str) -> Option<Registration> {
+        let (events, events_out) = mpsc::channel(QUEUED_EVENTS);
+        let (fence, fence_out) = oneshot::channel();
+        let mut open = self.open.lock();
+        if open.stopping {
+            return None;
+        }
+        open.number += 1;
+        let number = open.number;
+        let entry = Entry {
+            number,
+            tenant: tenant.into(),
+            events,
+            fence,
+        };
+        if let Some(older) = open.streams.insert(client, entry) {
+            // It may have ended by itself.
+            let _ = older.fence.send("a newer stream of this client took over");
+        }
+        Some(Registration {
+            client,
+            number,
+            events: events_out,
+            fence: fence_out,
+        })
+    }
+
+    /// The stream has ended.
+    pub(crate) fn leave(&self, registration: &Registration) {
+        let mut open = self.open.lock();
+        let current = open.streams.get(&registration.client);
+        if current.is_some_and(|entry| entry.number == registration.number) {
+            open.streams.remove(&registration.client);
+        }
+    }
+
+    /// Ends all streams, and lets none begin.
+    pub(crate) fn stop(&self) {
+        let mut open = self.open.lock();
+        open.stopping = true;
+        for (_, entry) in open.streams.drain() {
+            // It may have ended by itself.
+            let _ = entry.fence.send("the master is stopping");
+        }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.open.lock().streams.len()
+    }
+
+    /// Tells those who may be reading what is gone; how many could not be told.
+    pub(crate) fn invalidate(&self, effects: &[Effect]) -> u64 {
+        let mut gone: Vec<(&Arc<str>, InvalidatedObject)> = Vec::new();
+        for effect in effects {
+            let Effect::Invalidate {
+                tenant,
+                key,
+                incarnation: of,
+                leased,
+            } = effect;
+            if *leased {
+                let object = InvalidatedObject {
+                    key: key.0.clone(),
+                    incarnation: Some(incarnation(*of)),
+                };
+                gone.push((tenant, object));
+            }
+        }
+        if gone.is_empty() {
+            return 0;
+        }
+        let mut untold = 0;
+        for entry in self.open.lock().streams.values() {
+            let theirs = gone.iter().filter(|(tenant, _)| **tenant == entry.tenant);
+            let objects: Vec<_> = theirs.map(|(_, object)| object.clone()).collect();
+            if !objects.is_empty() {
+                let event = event::Event::Invalidate(Invalidate { objects });
+                let told = entry.events.try_send(Event { event: Some(event) });
+                untold += u64::from(told.is_err());
+            }
+        }
+        untold
+    }
+}

@@ -1,0 +1,268 @@
+//! What the state machine answers.
+
+use std::{ops::Deref, sync::Arc, time::Duration};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use smallvec::SmallVec;
+
+use super::{ClientId, Incarnation, Key, SegmentId};
+
+/// What became of a command.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Answer {
+    /// To [`Describe`](super::Operation::Describe).
+    Described(Located<Description>),
+    /// To commands that have nothing to tell.
+    Done,
+    /// To [`Exist`](super::Operation::Exist).
+    Exist(Vec<Result<bool, Failure>>),
+    /// To [`Hello`](super::Command::Hello).
+    Hello {
+        /// The client's state is still here.
+        resumed: bool,
+    },
+    /// To operations on keys that have only success to tell.
+    Keys(Vec<Result<(), Failure>>),
+    /// To [`Lookup`](super::Operation::Lookup).
+    Looked {
+        /// Where the objects lie.
+        found: Located<Object>,
+        /// Covers all that were found; 0: none was.
+        lease: u64,
+    },
+    /// To [`ListObjects`](super::Operation::ListObjects).
+    Objects {
+        /// In the order of their keys.
+        objects: Vec<ListedObject>,
+        /// Others follow.
+        more: bool,
+    },
+    /// To [`Ping`](super::Operation::Ping).
+    Pong {
+        /// The client's state is here.
+        known: bool,
+    },
+    /// The command as a whole failed.
+    Refused(Failure),
+    /// To [`ListSegments`](super::Operation::ListSegments).
+    Segments {
+        /// Each of them.
+        segments: Vec<SegmentUsage>,
+        /// Objects that made room for others so far.
+        evicted_objects: u64,
+    },
+    /// To [`PutStart`](super::Operation::PutStart).
+    Started(Located<Object>),
+}
+
+/// Results that refer to segments by their place in a table.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Located<T> {
+    /// One for each key.
+    pub results: Vec<Result<T, Failure>>,
+    /// What [`Replica::Memory`] refers to.
+    pub segments: Vec<SegmentHandle>,
+}
+
+/// An object and where it lies.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Object {
+    /// This life of it.
+    pub incarnation: Incarnation,
+    /// In bytes.
+    pub length: u64,
+    /// Where its bytes are.
+    pub replicas: Replicas,
+}
+
+/// Nearly always one.
+pub type Replicas = SmallVec<[Replica; 1]>;
+
+/// One place that holds an object's bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Replica {
+    /// On a node's disk.
+    LocalDisk(Box<LocalDiskReplica>),
+    /// In a segment.
+    Memory {
+        /// Its place in the table that goes with the replica.
+        segment: u32,
+        /// Within the segment's registration.
+        offset: u64,
+    },
+    /// In an object store.
+    Remote(Box<RemoteReplica>),
+}
+
+/// See [`Replica::LocalDisk`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LocalDiskReplica {
+    /// The process that serves it.
+    pub holder: ClientId,
+    /// Identity of its storage directory.
+    pub storage: [u8; 16],
+}
+
+/// See [`Replica::Remote`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemoteReplica {
+    /// Name of the configured store.
+    pub store: String,
+    /// The object's path in it.
+    pub path: String,
+}
+
+/// What [`Describe`](super::Operation::Describe) tells of an object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Description {
+    /// Where it lies.
+    pub object: Object,
+    /// Not readable yet.
+    pub writing: bool,
+    /// On it now.
+    pub leases: u32,
+    /// Since its last use.
+    pub idle: Duration,
+}
+
+/// An entry of a list of objects.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListedObject {
+    /// Its key.
+    pub key: Key,
+    /// In bytes.
+    pub length: u64,
+    /// How many.
+    pub replicas: u32,
+    /// This life of it.
+    pub incarnation: Incarnation,
+}
+
+/// What a segment is, and whose.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SegmentIdentity {
+    /// The same through all its lives.
+    pub id: SegmentId,
+    /// Under which peers open it.
+    pub name: String,
+    /// The process that offers it.
+    pub owner: ClientId,
+    /// Of its memory at the owner's transfer engine.
+    pub registration: u64,
+    /// Of that registration.
+    pub generation: u32,
+    /// In bytes.
+    pub length: u64,
+    /// The owner's name, for people.
+    pub owner_name: String,
+}
+
+/// A segment's identity, shared by all answers that name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentHandle(Arc<SegmentIdentity>);
+
+impl From<SegmentIdentity> for SegmentHandle {
+    fn from(identity: SegmentIdentity) -> Self {
+        Self(Arc::new(identity))
+    }
+}
+
+impl Deref for SegmentHandle {
+    type Target = SegmentIdentity;
+
+    fn deref(&self) -> &SegmentIdentity {
+        &self.0
+    }
+}
+
+impl Serialize for SegmentHandle {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for SegmentHandle {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        SegmentIdentity::deserialize(deserializer).map(Self::from)
+    }
+}
+
+/// How a segment is used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SegmentUsage {
+    /// Which.
+    pub segment: SegmentHandle,
+    /// Of objects and of puts under way.
+    pub used_bytes: u64,
+    /// Waiting for leases or writers to end.
+    pub quarantined_bytes: u64,
+    /// With a replica here.
+    pub objects: u64,
+    /// Since its owner's last sign of life.
+    pub silent: Duration,
+}
+
+/// Why something was not done.
+#[expect(missing_docs, reason = "each variant's line names its fields")]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// The client leaves too many answers unacknowledged.
+    #[error("{held} answers wait to be acknowledged")]
+    AnswersPileUp { held: u64 },
+    /// The session's client is not known, or no longer.
+    #[error("the master does not know this session: say hello")]
+    Fenced,
+    /// Somebody else began it, or owns it.
+    #[error("it belongs to client {owner}")]
+    IllegalClient { owner: ClientId },
+    /// A key of no bytes, or of too many.
+    #[error("a key has 1 to 4096 bytes, not {length}")]
+    InvalidKey { length: u64 },
+    /// The request makes no sense.
+    #[error("{what}")]
+    InvalidParams { what: String },
+    /// Nothing to write to.
+    #[error("no segment is mounted")]
+    NoSegment,
+    /// Nothing is free, and nothing can be evicted.
+    #[error("no segment has {length} bytes free and nothing can be evicted for them")]
+    NoSpace { length: u64 },
+    /// Nothing to read, or to remove.
+    #[error("no such object")]
+    ObjectNotFound,
+    /// The key is taken by a complete object.
+    #[error("the object exists")]
+    ObjectExists,
+    /// The client said that it has this answer.
+    #[error("operation {number} was acknowledged and is forgotten")]
+    OperationForgotten { number: u64 },
+    /// Another put of the key is under way.
+    #[error("the key is being written, by a put that may take another {left:?}")]
+    PutInProgress { left: Duration },
+    /// Too much memory waits for leases or writers to end.
+    #[error("{quarantined} of {capacity} bytes wait for leases or writers to end")]
+    QuarantineFull { quarantined: u64, capacity: u64 },
+    /// The named incarnation was removed, replaced or taken over.
+    #[error("the put was revoked")]
+    Revoked,
+    /// No segment of this identity is mounted.
+    #[error("no such segment")]
+    SegmentNotFound,
+    /// This life of the segment was unmounted while others could still use it.
+    #[error("generation {generation} of the segment was dropped: register it anew")]
+    StaleSegment { generation: u32 },
+    /// No segment could ever hold it.
+    #[error("{length} bytes do not fit: the largest segment has {limit}")]
+    TooLarge { length: u64, limit: u64 },
+    /// The table of tenants is full.
+    #[error("there are {limit} tenants already")]
+    TooManyTenants { limit: u64 },
+}
+
+impl Failure {
+    pub(crate) fn invalid(what: impl Into<String>) -> Self {
+        Self::InvalidParams { what: what.into() }
+    }
+}

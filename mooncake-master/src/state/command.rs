@@ -1,0 +1,133 @@
+//! What can be asked of the state machine.
+
+use serde::{Deserialize, Serialize};
+
+use super::{ClientId, Incarnation, Key, SegmentId, SegmentIdentity};
+
+/// One step of the state machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Command {
+    /// A client has all answers to operations below `number`.
+    AcknowledgeBelow {
+        /// Whose.
+        client: ClientId,
+        /// The first that may still be asked for.
+        number: u64,
+    },
+    /// A client begins or resumes its session.
+    Hello {
+        /// The life of its process.
+        client: ClientId,
+        /// Whose objects it works on; empty: the default tenant.
+        tenant: String,
+        /// For people.
+        name: String,
+    },
+    /// An operation of a client.
+    Perform {
+        /// Who asks.
+        caller: Caller,
+        /// For what.
+        operation: Operation,
+    },
+    /// Time has passed: ends what is over.
+    Tick,
+}
+
+/// Who asks for an operation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Caller {
+    /// A client that said hello. Its tenant is known from there.
+    Session {
+        /// Who.
+        client: ClientId,
+        /// Of the operation: one that was answered under it is answered alike.
+        number: u64,
+    },
+    /// A single call.
+    Unary {
+        /// Who, or nobody.
+        client: ClientId,
+        /// Empty: the default tenant.
+        tenant: String,
+    },
+}
+
+/// What a client can ask for. Lists of keys are answered one by one, in order.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Operation {
+    /// What is known about objects; no lease, and no use of them.
+    Describe(Vec<Key>),
+    /// Which objects could be read.
+    Exist(Vec<Key>),
+    /// A page of the tenant's objects, ordered by key.
+    ListObjects(ListObjects),
+    /// All mounted segments.
+    ListSegments,
+    /// Where objects lie, under a lease.
+    Lookup(Vec<Key>),
+    /// Offers a segment's memory to the store.
+    Mount(SegmentIdentity),
+    /// A sign of life.
+    Ping,
+    /// The objects are written.
+    PutEnd(Vec<(Key, Incarnation)>),
+    /// The objects will not be written, and no byte of them moves any more.
+    PutRevoke(Vec<(Key, Incarnation)>),
+    /// Memory for new objects.
+    PutStart(PutStart),
+    /// Ends leases.
+    Release(Vec<u64>),
+    /// Deletes objects, those of an incarnation if it is named.
+    Remove(Vec<(Key, Option<Incarnation>)>),
+    /// Takes a segment's memory out of the store.
+    Unmount(SegmentId),
+}
+
+impl Operation {
+    /// A repetition would not do the same again, so its answer is kept.
+    pub(crate) fn mutates(&self) -> bool {
+        match self {
+            Self::Mount(_)
+            | Self::PutEnd(_)
+            | Self::PutRevoke(_)
+            | Self::PutStart(_)
+            | Self::Remove(_)
+            | Self::Unmount(_) => true,
+            // A second lease costs no more than its time; a second release, nothing.
+            Self::Describe(_)
+            | Self::Exist(_)
+            | Self::ListObjects(_)
+            | Self::ListSegments
+            | Self::Lookup(_)
+            | Self::Ping
+            | Self::Release(_) => false,
+        }
+    }
+}
+
+/// See [`Operation::PutStart`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PutStart {
+    /// Keys and lengths of the objects.
+    pub items: Vec<(Key, u64)>,
+    /// Memory replicas of each, on segments of different names. Fewer are made when space is short.
+    pub replicas: u32,
+    /// Names of segments to try first.
+    pub preferred: Vec<String>,
+    /// Drawn by the service: the state machine has no randomness of its own.
+    pub draw: u64,
+}
+
+/// See [`Operation::ListObjects`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListObjects {
+    /// Only keys that begin with it.
+    pub prefix: Key,
+    /// Only keys greater than it.
+    pub after: Key,
+    /// At most so many; 0: [`MAX_PAGE`](super::MAX_PAGE), which is also the limit.
+    pub limit: u32,
+}

@@ -1,0 +1,108 @@
+//! Promises that memory stays what it is, until their holder lets go or their time is over.
+
+use smallvec::SmallVec;
+
+use super::ClientId;
+use crate::{
+    Time,
+    list::{Linked, Links, List, NONE},
+    slab::{Ref, Slab},
+};
+
+/// Slots of bodies; each counts its leases, so that it outlives them.
+pub(crate) type Covered = SmallVec<[u32; 4]>;
+
+#[derive(Debug)]
+struct Lease {
+    covered: Covered,
+    holder: ClientId,
+    until: Time,
+    links: Links,
+}
+
+impl Linked for Lease {
+    fn links(&mut self) -> &mut Links {
+        &mut self.links
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Leases {
+    all: Slab<Lease>,
+    /// All last equally long: the one at the back ends first.
+    order: List,
+    /// Makes the numbers of different epochs differ, so that a release that was meant for an
+    /// earlier life of the master ends nothing in this one.
+    mask: u64,
+}
+
+impl Leases {
+    pub(crate) const fn new(epoch: u64) -> Self {
+        // The lower half has no bit that a slot could cancel: no slot is `u32::MAX`.
+        let scattered = epoch.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        Self {
+            all: Slab::new(),
+            order: List::EMPTY,
+            mask: scattered << 32 | NONE as u64,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// The lease's number, never 0.
+    pub(crate) fn grant(&mut self, holder: ClientId, covered: Covered, until: Time) -> u64 {
+        let at = self.all.insert(Lease {
+            covered,
+            holder,
+            until,
+            links: Links::LOOSE,
+        });
+        self.order.push_front(&mut self.all, at.slot);
+        at.to_bits() ^ self.mask
+    }
+
+    /// Ends a lease of `holder`; what it covered, if it was one.
+    pub(crate) fn release(&mut self, holder: ClientId, lease: u64) -> Option<Covered> {
+        let at = Ref::from_bits(lease ^ self.mask);
+        if self.all.get(at)?.holder != holder {
+            return None;
+        }
+        Some(self.end(at.slot))
+    }
+
+    /// Ends one lease whose time is over; what it covered.
+    pub(crate) fn expire(&mut self, now: Time) -> Option<Covered> {
+        let slot = self.order.back;
+        (slot != NONE && self.all[slot].until <= now).then(|| self.end(slot))
+    }
+
+    /// Bodies covered, counted once for each lease.
+    #[cfg(test)]
+    pub(crate) fn covered(&self) -> usize {
+        self.all.iter().map(|(_, lease)| lease.covered.len()).sum()
+    }
+
+    fn end(&mut self, slot: u32) -> Covered {
+        self.order.remove(&mut self.all, slot);
+        self.all.remove(slot).covered
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn law_07_a_release_meant_for_another_epoch_ends_nothing() {
+        let (holder, until) = (ClientId::NOBODY, Time(9));
+        let mut old = Leases::new(1_000_000);
+        let mut new = Leases::new(1_000_001);
+        let stale = old.grant(holder, Covered::new(), until);
+        let fresh = new.grant(holder, Covered::new(), until);
+        assert!(stale != 0 && fresh != 0);
+        assert_eq!(new.release(holder, stale), None);
+        assert!(new.release(holder, fresh).is_some());
+    }
+}

@@ -1,0 +1,131 @@
+//! Clients and the segments that they bring.
+
+use super::{
+    Answer, ClientId, Failure, MAX_NAME_BYTES, SegmentId, SegmentIdentity, SegmentUsage, State,
+    clients::Client, segments::Mount,
+};
+use crate::Time;
+
+impl State {
+    pub(super) fn hello(
+        &mut self,
+        now: Time,
+        id: ClientId,
+        tenant: &str,
+        name: &str,
+    ) -> Result<Answer, Failure> {
+        if id == ClientId::NOBODY {
+            return Err(Failure::invalid("a client's incarnation is not 0"));
+        }
+        if name.len() > MAX_NAME_BYTES {
+            return Err(Failure::invalid(format!(
+                "a name has at most {MAX_NAME_BYTES} bytes"
+            )));
+        }
+        let tenant = self.tenants.intern(tenant)?;
+        let resumed = match self.clients.all.get_mut(&id) {
+            Some(Client {
+                tenant: Some(bound),
+                ..
+            }) if *bound != tenant => {
+                let bound = self.tenants.name(*bound);
+                return Err(Failure::invalid(format!(
+                    "client {id} works on tenant {bound:?} for all its life"
+                )));
+            }
+            Some(client) => {
+                client.tenant = Some(tenant);
+                client.last_seen = now;
+                name.clone_into(&mut client.name);
+                true
+            }
+            None => {
+                let client = Client::new(Some(tenant), name.to_owned(), now);
+                self.clients.all.insert(id, client);
+                false
+            }
+        };
+        Ok(Answer::Hello { resumed })
+    }
+
+    /// Notes a sign of life; `false`: of somebody unknown.
+    pub(super) fn seen(&mut self, now: Time, id: ClientId) -> bool {
+        let Some(client) = self.clients.all.get_mut(&id) else {
+            return false;
+        };
+        client.last_seen = now;
+        true
+    }
+
+    pub(super) fn mount(
+        &mut self,
+        now: Time,
+        client: ClientId,
+        segment: &SegmentIdentity,
+    ) -> Result<Answer, Failure> {
+        if segment.owner != client {
+            let owner = segment.owner;
+            return Err(Failure::IllegalClient { owner });
+        }
+        match self.segments.admit(segment)? {
+            Mount::Known => return Ok(Answer::Done),
+            Mount::New => {}
+            Mount::Replaces(slot) => self.drop_segment(now, slot),
+        }
+        let mut segment = segment.clone();
+        if !self.seen(now, client) {
+            // Through a single call: from now on the owner must ping.
+            let owner = Client::new(None, segment.owner_name.clone(), now);
+            self.clients.all.insert(client, owner);
+        } else if segment.owner_name.is_empty() {
+            segment
+                .owner_name
+                .clone_from(&self.clients.all[&client].name);
+        }
+        self.segments.mount(segment);
+        Ok(Answer::Done)
+    }
+
+    pub(super) fn unmount(
+        &mut self,
+        now: Time,
+        client: ClientId,
+        id: SegmentId,
+    ) -> Result<Answer, Failure> {
+        let (slot, mounted) = self.segments.find(id).ok_or(Failure::SegmentNotFound)?;
+        let owner = mounted.identity.owner;
+        if owner != client {
+            return Err(Failure::IllegalClient { owner });
+        }
+        self.drop_segment(now, slot);
+        Ok(Answer::Done)
+    }
+
+    pub(super) fn list_segments(&self, now: Time) -> Vec<SegmentUsage> {
+        let usage = |mounted: &super::segments::Mounted| SegmentUsage {
+            segment: mounted.identity.clone(),
+            used_bytes: mounted.live_bytes,
+            quarantined_bytes: mounted.quarantined_bytes,
+            objects: mounted.live,
+            silent: self
+                .clients
+                .all
+                .get(&mounted.identity.owner)
+                .map(|owner| now.since(owner.last_seen))
+                .unwrap_or_default(),
+        };
+        self.segments.iter().map(usage).collect()
+    }
+
+    /// Drops what silent clients brought and began. Their leases end by themselves.
+    pub(super) fn expire_clients(&mut self, now: Time) {
+        for id in self.clients.expired(now, self.settings.client_ttl) {
+            self.clients.all.remove(&id);
+            self.totals.expired_clients += 1;
+            for slot in self.segments.owned_by(id) {
+                self.drop_segment(now, slot);
+            }
+            self.drop_puts_of(now, id);
+        }
+    }
+}

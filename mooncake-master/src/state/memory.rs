@@ -1,0 +1,286 @@
+//! How memory comes back: retirement, quarantine, expiry and eviction.
+
+use smallvec::SmallVec;
+
+use super::{
+    ClientId, Effect, Failure, Key, Replica, Replicas, State, leases::Covered, objects::Phase,
+    segments::Wish,
+};
+use crate::{
+    Time,
+    evict::{Fill, Watermarks, share},
+    list::NONE,
+    slab::Ref,
+};
+
+/// Objects evicted for a watermark in one step, so that no step takes long.
+const EVICTIONS_A_STEP: usize = 1024;
+
+impl State {
+    /// Takes a body out of sight. Its memory is free at once unless somebody reads it.
+    pub(super) fn retire(&mut self, now: Time, slot: u32) {
+        if let Phase::Writing { put } = self.hide(slot) {
+            self.objects.close_put(put);
+        }
+        self.free_if_quiet(now, slot);
+    }
+
+    /// Takes a put out of sight whose writer does not know, and may go on until its deadline and the
+    /// longest budget of a write frame are over.
+    pub(super) fn cancel(&mut self, now: Time, slot: u32) {
+        if let Phase::Writing { put } = self.hide(slot) {
+            let until = self.objects.put(put).deadline + self.settings.hold();
+            let at = self.objects.bodies.reference(slot);
+            let body = &mut self.objects.bodies[slot];
+            body.phase = Phase::Gone { put: Some(put) };
+            self.held.insert((until, at));
+            self.cancelled.insert(body.incarnation.sequence, at);
+        }
+        self.free_if_quiet(now, slot);
+    }
+
+    /// The key stands for nothing from now on; what the body was.
+    fn hide(&mut self, slot: u32) -> Phase {
+        let was = self.objects.bodies[slot].phase;
+        self.objects.forget(slot);
+        if matches!(was, Phase::Complete { .. }) {
+            self.invalidate(slot);
+        }
+        let body = &mut self.objects.bodies[slot];
+        body.phase = Phase::Gone { put: None };
+        for (segment, _) in body.extents() {
+            self.segments.quarantine(segment, body.length);
+        }
+        was
+    }
+
+    /// Gives a gone body's memory back once nobody can reach it.
+    fn free_if_quiet(&mut self, now: Time, slot: u32) {
+        let body = &self.objects.bodies[slot];
+        let Phase::Gone { put } = body.phase else {
+            return;
+        };
+        if body.leases > 0 {
+            return;
+        }
+        if let Some(put) = put {
+            let until = self.objects.put(put).deadline + self.settings.hold();
+            let lost = body.replicas.is_empty();
+            if until > now && !lost {
+                return;
+            }
+            let at = self.objects.bodies.reference(slot);
+            self.held.remove(&(until, at));
+            self.cancelled.remove(&body.incarnation.sequence);
+            self.objects.close_put(put);
+        }
+        let body = self.objects.bodies.remove(slot);
+        for (segment, offset) in body.extents() {
+            self.segments
+                .release_quarantined(segment, offset, body.length);
+        }
+    }
+
+    /// The writer of a cancelled put says that no byte of it moves any more.
+    pub(super) fn quieten(&mut self, now: Time, at: Ref) {
+        let body = &mut self.objects.bodies[at.slot];
+        if let Phase::Gone { put } = &mut body.phase
+            && let Some(put) = put.take()
+        {
+            let until = self.objects.put(put).deadline + self.settings.hold();
+            self.held.remove(&(until, at));
+            self.cancelled
+                .remove(&self.objects.bodies[at.slot].incarnation.sequence);
+            self.objects.close_put(put);
+        }
+        self.free_if_quiet(now, at.slot);
+    }
+
+    /// A lease on these bodies has ended.
+    pub(super) fn uncover(&mut self, now: Time, covered: &Covered) {
+        for &slot in covered {
+            let body = &mut self.objects.bodies[slot];
+            body.leases -= 1;
+            if body.leases > 0 {
+                continue;
+            }
+            if matches!(body.phase, Phase::Complete { .. }) {
+                self.objects.recency.unpark(&mut self.objects.bodies, slot);
+            } else {
+                self.free_if_quiet(now, slot);
+            }
+        }
+    }
+
+    /// Ends leases, holds and puts whose time is over.
+    pub(super) fn expire_memory(&mut self, now: Time) {
+        while let Some(covered) = self.leases.expire(now) {
+            self.uncover(now, &covered);
+        }
+        while let Some(&(until, at)) = self.held.first()
+            && until <= now
+        {
+            self.free_if_quiet(now, at.slot);
+        }
+        let hold = self.settings.hold();
+        while self.objects.writing.back != NONE {
+            let slot = self.objects.writing.back;
+            match self.objects.bodies[slot].phase {
+                Phase::Writing { put } if self.objects.put(put).deadline + hold <= now => {
+                    self.totals.abandoned_puts += 1;
+                    self.retire(now, slot);
+                }
+                _ => break,
+            }
+        }
+    }
+
+    /// Drops the puts that a dead client has begun.
+    pub(super) fn drop_puts_of(&mut self, now: Time, id: ClientId) {
+        let mut slot = self.objects.writing.back;
+        while slot != NONE {
+            let body = &self.objects.bodies[slot];
+            let newer = body.links.prev;
+            if let Phase::Writing { put } = body.phase
+                && self.objects.put(put).writer == id
+            {
+                self.totals.abandoned_puts += 1;
+                self.cancel(now, slot);
+            }
+            slot = newer;
+        }
+    }
+
+    /// Unmounts a segment: all that is in it is lost.
+    pub(super) fn drop_segment(&mut self, now: Time, segment: u32) {
+        let mut reachable = false;
+        for slot in 0..self.objects.bodies.end() {
+            if self.segments.replicas_in(segment) == 0 {
+                break;
+            }
+            if self.objects.bodies.at(slot).is_some() {
+                reachable |= self.lose_replica(now, slot, segment);
+            }
+        }
+        let settings = &self.settings;
+        let longest = settings
+            .lease_ttl
+            .max(settings.put_deadline + settings.hold());
+        self.segments
+            .unmount(segment, reachable.then(|| now + longest));
+    }
+
+    /// `true`: a reader or writer may still go there.
+    fn lose_replica(&mut self, now: Time, slot: u32, lost: u32) -> bool {
+        let body = &mut self.objects.bodies[slot];
+        let gone = matches!(body.phase, Phase::Gone { .. });
+        let before = body.replicas.len();
+        body.replicas.retain(
+            |replica| !matches!(replica, Replica::Memory { segment, .. } if *segment == lost),
+        );
+        if body.replicas.len() == before {
+            return false;
+        }
+        let reachable = body.leases > 0 || !matches!(body.phase, Phase::Complete { .. });
+        let empty = body.replicas.is_empty();
+        self.segments.lose(lost, gone);
+        if empty && gone {
+            self.free_if_quiet(now, slot);
+        } else if empty {
+            self.retire(now, slot);
+        }
+        reachable
+    }
+
+    /// Memory for an object, made by eviction if need be.
+    pub(super) fn allocate(&mut self, now: Time, wish: &Wish<'_>) -> Result<Replicas, Failure> {
+        if self.segments.len() == 0 {
+            return Err(Failure::NoSegment);
+        }
+        let (length, limit) = (wish.length, self.segments.largest());
+        if length > limit {
+            return Err(Failure::TooLarge { length, limit });
+        }
+        let mut placed = self.segments.place(wish);
+        if placed.is_empty() {
+            self.expire_memory(now);
+            placed = self.segments.place(wish);
+        }
+        if placed.is_empty() {
+            let (quarantined, capacity) = (self.segments.quarantined_bytes, self.segments.capacity);
+            if quarantined > share(capacity, self.settings.quarantine_share) {
+                return Err(Failure::QuarantineFull {
+                    quarantined,
+                    capacity,
+                });
+            }
+        }
+        while placed.is_empty() {
+            let freed = self.evict_oldest().ok_or(Failure::NoSpace { length })?;
+            if freed.iter().any(|&slot| self.segments.fits(slot, length)) {
+                placed = self.segments.place(wish);
+            }
+        }
+        Ok(placed)
+    }
+
+    /// Goes on from the high watermark to the low one, if it is above.
+    pub(super) fn evict_to_watermark(&mut self) {
+        let marks = Watermarks {
+            high: self.settings.high_watermark,
+            low: self.settings.low_watermark,
+        };
+        for _ in 0..EVICTIONS_A_STEP {
+            let fill = Fill {
+                capacity: self.segments.capacity,
+                used: self.segments.live_bytes + self.segments.quarantined_bytes,
+                quarantined: self.segments.quarantined_bytes,
+            };
+            if self.drain.goal(marks, fill) == 0 {
+                return;
+            }
+            if self.evict_oldest().is_none() {
+                self.drain.give_up();
+                return;
+            }
+        }
+    }
+
+    /// Evicts the least recently used object without a lease; the segments where memory came free.
+    fn evict_oldest(&mut self) -> Option<SmallVec<[u32; 2]>> {
+        loop {
+            let slot = self.objects.recency.oldest()?;
+            if self.objects.bodies[slot].leases > 0 {
+                self.objects.recency.park(&mut self.objects.bodies, slot);
+                continue;
+            }
+            self.objects.forget(slot);
+            let body = self.objects.bodies.remove(slot);
+            let mut freed = SmallVec::new();
+            let before = self.segments.live_bytes;
+            for (segment, offset) in body.extents() {
+                self.segments.release(segment, offset, body.length);
+                freed.push(segment);
+            }
+            self.totals.evicted_objects += 1;
+            self.totals.evicted_bytes += before - self.segments.live_bytes;
+            self.effects.push(Effect::Invalidate {
+                tenant: self.tenants.name(body.tenant).clone(),
+                key: Key::from(body.key),
+                incarnation: body.incarnation,
+                leased: false,
+            });
+            return Some(freed);
+        }
+    }
+
+    fn invalidate(&mut self, slot: u32) {
+        let body = &self.objects.bodies[slot];
+        self.effects.push(Effect::Invalidate {
+            tenant: self.tenants.name(body.tenant).clone(),
+            key: Key::from(body.key.to_vec()),
+            incarnation: body.incarnation,
+            leased: body.leases > 0,
+        });
+    }
+}

@@ -1,0 +1,320 @@
+//! The metadata as a deterministic state machine.
+//!
+//! [`State::apply`] is the only way in. It reads no clock, does no I/O and draws no numbers: time
+//! comes with each command, and so does what is random about it. The same commands at the same times
+//! give the same answers, in a test, after a restart and on a standby.
+//!
+//! # What an object goes through
+//!
+//! *Writing* from PutStart on, *complete* after PutEnd, *gone* when it is removed, evicted, taken
+//! over or revoked. A key stands for at most one body that is not gone. A gone body is found by
+//! nobody, yet its memory is not given out again before nobody can read it (its last lease is
+//! released or over) and nobody can write it (a writer that did not end its put has had its
+//! deadline, and the longest budget of a write frame after it). Until then the memory is in
+//! *quarantine*.
+
+mod answer;
+mod clients;
+mod command;
+mod hash;
+mod ids;
+mod leases;
+mod membership;
+mod memory;
+mod objects;
+mod put;
+mod read;
+mod recency;
+mod remove;
+mod segments;
+mod settings;
+mod tenants;
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
+
+pub use answer::{
+    Answer, Description, Failure, ListedObject, LocalDiskReplica, Located, Object, RemoteReplica,
+    Replica, Replicas, SegmentHandle, SegmentIdentity, SegmentUsage,
+};
+pub use command::{Caller, Command, ListObjects, Operation, PutStart};
+pub use ids::{
+    ClientId, DEFAULT_TENANT, Incarnation, Key, MAX_KEY_BYTES, MAX_NAME_BYTES, MAX_TENANT_BYTES,
+    SegmentId,
+};
+pub use read::MAX_PAGE;
+pub use settings::Settings;
+
+use self::{
+    clients::Clients, leases::Leases, objects::Objects, segments::Segments, tenants::TenantId,
+    tenants::Tenants,
+};
+use crate::{Time, evict::Drain, slab::Ref};
+
+/// What a command brought about.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Applied {
+    /// For the caller.
+    pub answer: Answer,
+    /// For others.
+    pub effects: Vec<Effect>,
+}
+
+/// Something that others than the caller should hear of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Effect {
+    /// An object that could be read is gone.
+    Invalidate {
+        /// Whose object it was.
+        tenant: Arc<str>,
+        /// Its key.
+        key: Key,
+        /// This life of it and all before.
+        incarnation: Incarnation,
+        /// Somebody may be reading it.
+        leased: bool,
+    },
+}
+
+/// How much there is of everything, now and ever.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// Complete objects.
+    pub objects: u64,
+    /// Puts under way.
+    pub puts_in_progress: u64,
+    /// Allocated to objects and puts.
+    pub used_bytes: u64,
+    /// Allocated to what is gone, until leases or writers have ended.
+    pub quarantined_bytes: u64,
+    /// Of all segments.
+    pub capacity_bytes: u64,
+    /// Mounted.
+    pub segments: u64,
+    /// Granted and not over.
+    pub leases: u64,
+    /// Alive.
+    pub clients: u64,
+    /// Evicted ever.
+    pub evicted_objects: u64,
+    /// Evicted ever.
+    pub evicted_bytes: u64,
+    /// Clients that died of silence.
+    pub expired_clients: u64,
+    /// Puts that another writer took over, or that nobody ended.
+    pub abandoned_puts: u64,
+}
+
+/// Counts that only grow.
+#[derive(Clone, Copy, Debug, Default)]
+struct Totals {
+    evicted_objects: u64,
+    evicted_bytes: u64,
+    expired_clients: u64,
+    abandoned_puts: u64,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct State {
+    epoch: u64,
+    sequence: u64,
+    settings: Settings,
+    tenants: Tenants,
+    clients: Clients,
+    segments: Segments,
+    objects: Objects,
+    leases: Leases,
+    /// Gone bodies that an unfinished put may still write to, by the end of that.
+    held: BTreeSet<(Time, Ref)>,
+    /// The same by sequence, for the writer that says it is quiet.
+    cancelled: FxHashMap<u64, Ref>,
+    drain: Drain,
+    /// The latest place in the order of uses that was given out.
+    last_use: Time,
+    totals: Totals,
+    effects: Vec<Effect>,
+}
+
+impl State {
+    /// An empty store in a new life of the master. `epoch` must be greater than in all its earlier
+    /// lives.
+    pub fn new(epoch: u64, settings: Settings) -> Self {
+        Self {
+            epoch,
+            sequence: 0,
+            objects: Objects::new(settings.hash_seed),
+            settings,
+            tenants: Tenants::default(),
+            clients: Clients::default(),
+            segments: Segments::default(),
+            leases: Leases::new(epoch),
+            held: BTreeSet::new(),
+            cancelled: FxHashMap::default(),
+            drain: Drain::default(),
+            last_use: Time::ZERO,
+            totals: Totals::default(),
+            effects: Vec::new(),
+        }
+    }
+
+    /// Of this life of the master.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The numbers it goes by.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// How much there is of everything.
+    pub fn counters(&self) -> Counters {
+        Counters {
+            objects: self.objects.complete(),
+            puts_in_progress: self.objects.in_progress,
+            used_bytes: self.segments.live_bytes,
+            quarantined_bytes: self.segments.quarantined_bytes,
+            capacity_bytes: self.segments.capacity,
+            segments: self.segments.len() as u64,
+            leases: self.leases.len() as u64,
+            clients: self.clients.all.len() as u64,
+            evicted_objects: self.totals.evicted_objects,
+            evicted_bytes: self.totals.evicted_bytes,
+            expired_clients: self.totals.expired_clients,
+            abandoned_puts: self.totals.abandoned_puts,
+        }
+    }
+
+    /// Takes one step. `now` must not be smaller than in any step before.
+    pub fn apply(&mut self, now: Time, command: &Command) -> Applied {
+        let answer = match command {
+            Command::AcknowledgeBelow { client, number } => {
+                if let Some(client) = self.clients.all.get_mut(client) {
+                    client.answers().acknowledge_below(*number);
+                }
+                Answer::Done
+            }
+            Command::Hello {
+                client,
+                tenant,
+                name,
+            } => answer_of(self.hello(now, *client, tenant, name)),
+            Command::Perform { caller, operation } => self.perform(now, caller, operation),
+            Command::Tick => {
+                self.tick(now);
+                Answer::Done
+            }
+        };
+        Applied {
+            answer,
+            effects: std::mem::take(&mut self.effects),
+        }
+    }
+
+    fn perform(&mut self, now: Time, caller: &Caller, operation: &Operation) -> Answer {
+        match caller {
+            Caller::Session { client: id, number } => {
+                let Some(client) = self.clients.all.get_mut(id) else {
+                    return Answer::Refused(Failure::Fenced);
+                };
+                client.last_seen = now;
+                let tenant = client.tenant;
+                if tenant.is_none() {
+                    return Answer::Refused(Failure::Fenced);
+                }
+                if !operation.mutates() {
+                    return self.operate(now, *id, tenant, operation);
+                }
+                if let Some(answer) = client.answers().recall(*number) {
+                    return answer;
+                }
+                let answer = self.operate(now, *id, tenant, operation);
+                if let Some(client) = self.clients.all.get_mut(id) {
+                    client.answers().keep(*number, answer.clone());
+                }
+                answer
+            }
+            Caller::Unary { client, tenant } => {
+                let tenant = match operation {
+                    Operation::PutStart(_) => self.tenants.intern(tenant).map(Some),
+                    _ => self.tenants.find(tenant),
+                };
+                match tenant {
+                    Ok(tenant) => self.operate(now, *client, tenant, operation),
+                    Err(failure) => Answer::Refused(failure),
+                }
+            }
+        }
+    }
+
+    /// `tenant` is `None` when nothing was ever put under its name.
+    fn operate(
+        &mut self,
+        now: Time,
+        client: ClientId,
+        tenant: Option<TenantId>,
+        operation: &Operation,
+    ) -> Answer {
+        match operation {
+            Operation::Describe(keys) => Answer::Described(self.describe(now, tenant, keys)),
+            Operation::Exist(keys) => Answer::Exist(self.exist(tenant, keys)),
+            Operation::ListObjects(page) => self.list_objects(tenant, page),
+            Operation::ListSegments => Answer::Segments {
+                segments: self.list_segments(now),
+                evicted_objects: self.totals.evicted_objects,
+            },
+            Operation::Lookup(keys) => self.lookup(now, client, tenant, keys),
+            Operation::Mount(segment) => answer_of(self.mount(now, client, segment)),
+            Operation::Ping => Answer::Pong {
+                known: self.seen(now, client),
+            },
+            Operation::PutEnd(items) => Answer::Keys(self.put_end(now, client, tenant, items)),
+            Operation::PutRevoke(items) => {
+                Answer::Keys(self.put_revoke(now, client, tenant, items))
+            }
+            Operation::PutStart(put) => answer_of(self.put_start(now, client, tenant, put)),
+            Operation::Release(leases) => {
+                for &lease in leases {
+                    if let Some(covered) = self.leases.release(client, lease) {
+                        self.uncover(now, &covered);
+                    }
+                }
+                Answer::Done
+            }
+            Operation::Remove(items) => Answer::Keys(self.remove(now, tenant, items)),
+            Operation::Unmount(id) => answer_of(self.unmount(now, client, *id)),
+        }
+    }
+
+    fn tick(&mut self, now: Time) {
+        self.expire_clients(now);
+        self.expire_memory(now);
+        self.segments.forget_retired(now);
+        self.evict_to_watermark();
+    }
+
+    /// A place in the order of uses, later than all before: the time, made unique.
+    fn next_use(&mut self, now: Time) -> Time {
+        self.last_use = now.max(Time(self.last_use.0 + 1));
+        self.last_use
+    }
+}
+
+fn answer_of(result: Result<Answer, Failure>) -> Answer {
+    result.unwrap_or_else(Answer::Refused)
+}
+
+fn check_key(key: &Key) -> Result<&[u8], Failure> {
+    if key.0.is_empty() || key.0.len() > MAX_KEY_BYTES {
+        let length = key.0.len() as u64;
+        return Err(Failure::InvalidKey { length });
+    }
+    Ok(&key.0)
+}
+
+#[cfg(test)]
+mod tests;

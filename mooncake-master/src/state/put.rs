@@ -1,0 +1,220 @@
+//! Writing objects: PutStart, PutEnd, PutRevoke.
+
+use super::{
+    Answer, ClientId, Failure, Incarnation, Key, Located, Object, PutStart, State, check_key,
+    hash::spread,
+    objects::{Body, Phase, Put, PutSlot},
+    segments::{Table, Wish},
+    tenants::TenantId,
+};
+use crate::{Time, list::Links};
+
+/// More replicas of one object are a mistake.
+const MAX_REPLICAS: u32 = 64;
+
+impl State {
+    pub(super) fn put_start(
+        &mut self,
+        now: Time,
+        writer: ClientId,
+        tenant: Option<TenantId>,
+        put: &PutStart,
+    ) -> Result<Answer, Failure> {
+        if writer == ClientId::NOBODY {
+            return Err(Failure::invalid("a put needs its writer's incarnation"));
+        }
+        if put.replicas > MAX_REPLICAS {
+            return Err(Failure::invalid(format!(
+                "an object has at most {MAX_REPLICAS} replicas, not {}",
+                put.replicas
+            )));
+        }
+        if put.preferred.len() > MAX_REPLICAS as usize {
+            return Err(Failure::invalid(format!(
+                "at most {MAX_REPLICAS} segments can be preferred, not {}",
+                put.preferred.len()
+            )));
+        }
+        let tenant = tenant.expect("a tenant is known once something is put under it");
+        let mut draw = put.draw;
+        let mut table = Table::default();
+        let mut results = Vec::with_capacity(put.items.len());
+        for (key, length) in &put.items {
+            let wish = Wish {
+                strategy: self.settings.allocation_strategy,
+                draw: spread(&mut draw),
+                preferred: &put.preferred,
+                length: *length,
+                replicas: put.replicas.max(1),
+            };
+            results.push(self.start(now, writer, tenant, key, &wish, &mut table));
+        }
+        self.evict_to_watermark();
+        Ok(Answer::Started(Located {
+            results,
+            segments: table.handles,
+        }))
+    }
+
+    fn start(
+        &mut self,
+        now: Time,
+        writer: ClientId,
+        tenant: TenantId,
+        key: &Key,
+        wish: &Wish<'_>,
+        table: &mut Table,
+    ) -> Result<Object, Failure> {
+        let bytes = check_key(key)?;
+        if wish.length == 0 {
+            return Err(Failure::invalid("an object has at least 1 byte"));
+        }
+        if let Some(slot) = self.objects.find(tenant, bytes) {
+            match self.objects.bodies[slot].phase {
+                Phase::Complete { .. } => return Err(Failure::ObjectExists),
+                Phase::Writing { put } => {
+                    let left = self.objects.put(put).deadline.since(now);
+                    if !left.is_zero() {
+                        return Err(Failure::PutInProgress { left });
+                    }
+                }
+                Phase::Gone { .. } => {}
+            }
+        }
+        let replicas = self.allocate(now, wish)?;
+        // Looked for again: making room may have ended the late put by itself.
+        if let Some(slot) = self.objects.find(tenant, bytes) {
+            self.totals.abandoned_puts += 1;
+            self.cancel(now, slot);
+        }
+        self.sequence += 1;
+        let put = self.objects.open_put(Put {
+            writer,
+            deadline: now + self.settings.put_deadline,
+        });
+        let at = self.objects.start(Body {
+            key: bytes.into(),
+            incarnation: Incarnation {
+                epoch: self.epoch,
+                sequence: self.sequence,
+            },
+            length: wish.length,
+            replicas,
+            phase: Phase::Writing { put },
+            links: Links::LOOSE,
+            tenant,
+            leases: 0,
+        });
+        let segments = &self.segments;
+        Ok(self
+            .objects
+            .view(at.slot, |slot| table.place(segments, slot)))
+    }
+
+    pub(super) fn put_end(
+        &mut self,
+        now: Time,
+        writer: ClientId,
+        tenant: Option<TenantId>,
+        items: &[(Key, Incarnation)],
+    ) -> Vec<Result<(), Failure>> {
+        // The last key first, so that the first is the most recently used: of a chain of prefixes
+        // the longest, which needs all others, is evicted before them.
+        let mut results: Vec<_> = items
+            .iter()
+            .rev()
+            .map(|(key, incarnation)| self.end(now, writer, tenant, key, *incarnation))
+            .collect();
+        results.reverse();
+        self.evict_to_watermark();
+        results
+    }
+
+    fn end(
+        &mut self,
+        now: Time,
+        caller: ClientId,
+        tenant: Option<TenantId>,
+        key: &Key,
+        incarnation: Incarnation,
+    ) -> Result<(), Failure> {
+        let slot = self
+            .current(tenant, key, incarnation)?
+            .ok_or(Failure::Revoked)?;
+        match self.objects.bodies[slot].phase {
+            Phase::Writing { put } => {
+                self.check_writer(put, caller)?;
+                let used = self.next_use(now);
+                self.objects.complete_put(slot, used);
+                Ok(())
+            }
+            Phase::Complete { .. } => Ok(()),
+            Phase::Gone { .. } => Err(Failure::Revoked),
+        }
+    }
+
+    pub(super) fn put_revoke(
+        &mut self,
+        now: Time,
+        writer: ClientId,
+        tenant: Option<TenantId>,
+        items: &[(Key, Incarnation)],
+    ) -> Vec<Result<(), Failure>> {
+        items
+            .iter()
+            .map(|(key, incarnation)| self.revoke(now, writer, tenant, key, *incarnation))
+            .collect()
+    }
+
+    fn revoke(
+        &mut self,
+        now: Time,
+        caller: ClientId,
+        tenant: Option<TenantId>,
+        key: &Key,
+        incarnation: Incarnation,
+    ) -> Result<(), Failure> {
+        if let Some(slot) = self.current(tenant, key, incarnation)? {
+            return match self.objects.bodies[slot].phase {
+                Phase::Writing { put } => {
+                    self.check_writer(put, caller)?;
+                    self.retire(now, slot);
+                    Ok(())
+                }
+                Phase::Complete { .. } => Err(Failure::ObjectExists),
+                Phase::Gone { .. } => Ok(()),
+            };
+        }
+        // Cancelled before: now its memory need not wait for the writer's deadline.
+        if let Some(&at) = self.cancelled.get(&incarnation.sequence) {
+            let body = &self.objects.bodies[at.slot];
+            if body.incarnation == incarnation
+                && let Phase::Gone { put: Some(put) } = body.phase
+                && self.objects.put(put).writer == caller
+            {
+                self.quieten(now, at);
+            }
+        }
+        Ok(())
+    }
+
+    fn check_writer(&self, put: PutSlot, caller: ClientId) -> Result<(), Failure> {
+        let owner = self.objects.put(put).writer;
+        if owner != caller {
+            return Err(Failure::IllegalClient { owner });
+        }
+        Ok(())
+    }
+
+    /// The body of this incarnation, if the key stands for it now.
+    fn current(
+        &self,
+        tenant: Option<TenantId>,
+        key: &Key,
+        incarnation: Incarnation,
+    ) -> Result<Option<u32>, Failure> {
+        let key = check_key(key)?;
+        let slot = tenant.and_then(|tenant| self.objects.find(tenant, key));
+        Ok(slot.filter(|&slot| self.objects.bodies[slot].incarnation == incarnation))
+    }
+}

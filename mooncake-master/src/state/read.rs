@@ -1,0 +1,168 @@
+//! Reading: Lookup, Exist, Describe, ListObjects.
+
+use std::{cmp::Ordering, collections::BinaryHeap};
+
+use super::{
+    Answer, ClientId, Description, Failure, Key, ListObjects, ListedObject, Located, Object, State,
+    check_key,
+    leases::Covered,
+    objects::{Body, Phase},
+    segments::Table,
+    tenants::TenantId,
+};
+use crate::Time;
+
+/// Objects in one page of a list, at most.
+pub const MAX_PAGE: u32 = 1000;
+
+impl State {
+    pub(super) fn lookup(
+        &mut self,
+        now: Time,
+        reader: ClientId,
+        tenant: Option<TenantId>,
+        keys: &[Key],
+    ) -> Answer {
+        let mut table = Table::default();
+        let mut covered = Covered::new();
+        // The last key first, for the reason given at `put_end`.
+        let mut results: Vec<_> = keys
+            .iter()
+            .rev()
+            .map(|key| self.look_up(now, tenant, key, &mut table, &mut covered))
+            .collect();
+        results.reverse();
+        let lease = if covered.is_empty() {
+            0
+        } else {
+            let until = now + self.settings.lease_ttl;
+            self.leases.grant(reader, covered, until)
+        };
+        let found = Located {
+            results,
+            segments: table.handles,
+        };
+        Answer::Looked { found, lease }
+    }
+
+    fn look_up(
+        &mut self,
+        now: Time,
+        tenant: Option<TenantId>,
+        key: &Key,
+        table: &mut Table,
+        covered: &mut Covered,
+    ) -> Result<Object, Failure> {
+        let slot = self.readable(tenant, key)?.ok_or(Failure::ObjectNotFound)?;
+        let used = self.next_use(now);
+        let objects = &mut self.objects;
+        objects.recency.touch(&mut objects.bodies, slot, used);
+        objects.bodies[slot].leases += 1;
+        covered.push(slot);
+        let segments = &self.segments;
+        Ok(self.objects.view(slot, |slot| table.place(segments, slot)))
+    }
+
+    pub(super) fn exist(
+        &self,
+        tenant: Option<TenantId>,
+        keys: &[Key],
+    ) -> Vec<Result<bool, Failure>> {
+        keys.iter()
+            .map(|key| Ok(self.readable(tenant, key)?.is_some()))
+            .collect()
+    }
+
+    pub(super) fn describe(
+        &self,
+        now: Time,
+        tenant: Option<TenantId>,
+        keys: &[Key],
+    ) -> Located<Description> {
+        let mut table = Table::default();
+        let mut one = |key| {
+            let key = check_key(key)?;
+            let slot = tenant
+                .and_then(|tenant| self.objects.find(tenant, key))
+                .ok_or(Failure::ObjectNotFound)?;
+            let body = &self.objects.bodies[slot];
+            let (writing, last) = match body.phase {
+                Phase::Complete { used } => (false, used),
+                Phase::Gone { .. } | Phase::Writing { .. } => (true, now),
+            };
+            Ok(Description {
+                object: self
+                    .objects
+                    .view(slot, |slot| table.place(&self.segments, slot)),
+                writing,
+                leases: body.leases,
+                idle: now.since(last),
+            })
+        };
+        Located {
+            results: keys.iter().map(&mut one).collect(),
+            segments: table.handles,
+        }
+    }
+
+    pub(super) fn list_objects(&self, tenant: Option<TenantId>, page: &ListObjects) -> Answer {
+        let limit = match page.limit {
+            0 => MAX_PAGE,
+            limit => limit.min(MAX_PAGE),
+        } as usize;
+        // The smallest keys seen so far, the greatest of them on top; one more than asked for.
+        let mut smallest: BinaryHeap<ByKey<'_>> = BinaryHeap::with_capacity(limit + 2);
+        for (_, body) in self.objects.bodies.iter() {
+            let wanted = Some(body.tenant) == tenant
+                && matches!(body.phase, Phase::Complete { .. })
+                && body.key.starts_with(&page.prefix.0)
+                && *body.key > *page.after.0;
+            if wanted && (smallest.len() <= limit || smallest.peek() > Some(&ByKey(body))) {
+                smallest.push(ByKey(body));
+                if smallest.len() > limit + 1 {
+                    smallest.pop();
+                }
+            }
+        }
+        let mut bodies = smallest.into_sorted_vec();
+        let more = bodies.len() > limit;
+        bodies.truncate(limit);
+        let listed = |ByKey(body): ByKey<'_>| ListedObject {
+            key: Key::from(body.key.to_vec()),
+            length: body.length,
+            replicas: body.replicas.len() as u32,
+            incarnation: body.incarnation,
+        };
+        Answer::Objects {
+            objects: bodies.into_iter().map(listed).collect(),
+            more,
+        }
+    }
+
+    fn readable(&self, tenant: Option<TenantId>, key: &Key) -> Result<Option<u32>, Failure> {
+        let key = check_key(key)?;
+        Ok(tenant.and_then(|tenant| self.objects.readable(tenant, key)))
+    }
+}
+
+struct ByKey<'a>(&'a Body);
+
+impl PartialEq for ByKey<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.key == other.0.key
+    }
+}
+
+impl Eq for ByKey<'_> {}
+
+impl PartialOrd for ByKey<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ByKey<'_> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.key.cmp(&other.0.key)
+    }
+}

@@ -1,0 +1,60 @@
+//! The numbers that the state machine goes by.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::alloc::AllocationStrategy;
+
+/// What the state machine must know to decide alike in each run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// A client that is silent for longer is dead.
+    pub client_ttl: Duration,
+    /// How long a look-up's lease lasts.
+    pub lease_ttl: Duration,
+    /// How long a put may take before another writer may take its key over.
+    pub put_deadline: Duration,
+    /// The longest budget of a write frame: after a put's deadline its writer's bytes may land for
+    /// so long.
+    pub write_frame_budget: Duration,
+    /// What is added to that, for clocks and scheduling.
+    pub hold_margin: Duration,
+    /// Eviction starts when more than this share of the capacity is used; 1: only when space is
+    /// needed at once.
+    pub high_watermark: f64,
+    /// Eviction stops at this share.
+    pub low_watermark: f64,
+    /// When more than this share waits for leases or writers to end, puts that find no space are
+    /// told to wait for it, instead of evicting.
+    pub quarantine_share: f64,
+    /// How segments are chosen.
+    pub allocation_strategy: AllocationStrategy,
+    /// Keys the hash of the object table, so that strangers cannot choose colliding keys.
+    pub hash_seed: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            client_ttl: Duration::from_secs(10),
+            lease_ttl: Duration::from_secs(10),
+            put_deadline: Duration::from_secs(30),
+            write_frame_budget: Duration::from_secs(30),
+            hold_margin: Duration::from_secs(1),
+            high_watermark: 0.90,
+            low_watermark: 0.85,
+            quarantine_share: 0.20,
+            allocation_strategy: AllocationStrategy::Random,
+            hash_seed: 0,
+        }
+    }
+}
+
+impl Settings {
+    /// After a put's deadline, how long its writer's bytes may still land.
+    pub(crate) fn hold(&self) -> Duration {
+        self.write_frame_budget + self.hold_margin
+    }
+}

@@ -1,0 +1,307 @@
+//! Random lives of a store, whose books must balance after each step.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use proptest::prelude::*;
+
+use super::{objects::Phase, *};
+
+const MIB: u64 = 1 << 20;
+
+fn settings() -> Settings {
+    Settings {
+        client_ttl: Duration::from_secs(10),
+        lease_ttl: Duration::from_secs(5),
+        put_deadline: Duration::from_secs(3),
+        write_frame_budget: Duration::from_secs(3),
+        hold_margin: Duration::from_millis(100),
+        ..Settings::default()
+    }
+}
+
+impl State {
+    fn check_books(&self) {
+        let bodies: Vec<_> = self.objects.bodies.iter().collect();
+        let (mut live, mut quarantined) = (0, 0);
+        let mut held = 0;
+        let (mut leases, mut listed, mut complete, mut writing) = (0, 0, 0, 0);
+        for (slot, body) in &bodies {
+            let size = body.length.next_multiple_of(64) * body.extents().count() as u64;
+            leases += body.leases as usize;
+            match body.phase {
+                Phase::Gone { put } => {
+                    quarantined += size;
+                    assert!(
+                        body.leases > 0 || put.is_some(),
+                        "{body:?} waits for nothing"
+                    );
+                    if let Some(put) = put {
+                        let until = self.objects.put(put).deadline + self.settings.hold();
+                        let at = self.objects.bodies.reference(*slot);
+                        assert!(self.held.contains(&(until, at)));
+                        held += 1;
+                    }
+                }
+                Phase::Complete { .. } => complete += 1,
+                Phase::Writing { .. } => {
+                    writing += 1;
+                    assert_eq!(body.leases, 0);
+                }
+            }
+            if !matches!(body.phase, Phase::Gone { .. }) {
+                live += size;
+                assert_eq!(self.objects.find(body.tenant, &body.key), Some(*slot));
+            }
+        }
+        let mut last = Time(u64::MAX);
+        for slot in self.objects.recency.iter(&self.objects.bodies) {
+            let Phase::Complete { used } = self.objects.bodies[slot].phase else {
+                panic!("a body that is not complete is in the order of use");
+            };
+            assert!(used < last, "the order of use is broken");
+            last = used;
+            listed += 1;
+        }
+        assert!(listed <= complete);
+        assert_eq!(leases, self.leases.covered());
+        assert_eq!((self.held.len(), self.cancelled.len()), (held, held));
+        assert_eq!(self.objects.open_puts() as u64, writing + held as u64);
+        let counters = self.counters();
+        assert_eq!(
+            (counters.objects, counters.puts_in_progress),
+            (complete, writing)
+        );
+        assert_eq!(
+            (counters.used_bytes, counters.quarantined_bytes),
+            (live, quarantined)
+        );
+        assert_eq!(self.segments.allocated(), live + quarantined);
+        let of_segments =
+            |part: fn(&segments::Mounted) -> u64| -> u64 { self.segments.iter().map(part).sum() };
+        assert_eq!(of_segments(|s| s.live_bytes), live);
+        assert_eq!(of_segments(|s| s.quarantined_bytes), quarantined);
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Wait(u64),
+    Hello(u64),
+    Mount(u64, u8, u32),
+    Unmount(u64, u8),
+    PutStart(u64, Vec<(u8, u64)>, u32, u64),
+    PutEnd(u64, Vec<u8>),
+    PutRevoke(u64, Vec<u8>),
+    Lookup(u64, Vec<u8>),
+    Release(u64, prop::sample::Index),
+    Remove(u64, Vec<u8>),
+    Again(prop::sample::Index),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let client = 1u64..4;
+    let keys = || prop::collection::vec(0u8..24, 1..6);
+    let items = prop::collection::vec((0u8..24, 1u64..MIB), 1..6);
+    let step = prop_oneof![
+        4 => (0u64..4_000).prop_map(Step::Wait),
+        2 => client.clone().prop_map(Step::Hello),
+        2 => (client.clone(), 1u8..4, 0u32..3).prop_map(|(c, s, g)| Step::Mount(c, s, g)),
+        1 => (client.clone(), 1u8..4).prop_map(|(c, s)| Step::Unmount(c, s)),
+        12 => (client.clone(), items, 0u32..4, any::<u64>())
+            .prop_map(|(c, i, r, d)| Step::PutStart(c, i, r, d)),
+        10 => (client.clone(), keys()).prop_map(|(c, k)| Step::PutEnd(c, k)),
+        2 => (client.clone(), keys()).prop_map(|(c, k)| Step::PutRevoke(c, k)),
+        8 => (client.clone(), keys()).prop_map(|(c, k)| Step::Lookup(c, k)),
+        6 => (client.clone(), any::<prop::sample::Index>()).prop_map(|(c, l)| Step::Release(c, l)),
+        2 => (client, keys()).prop_map(|(c, k)| Step::Remove(c, k)),
+        2 => any::<prop::sample::Index>().prop_map(Step::Again),
+    ];
+    prop::collection::vec(step, 1..120)
+}
+
+fn key(number: u8) -> Key {
+    Key::from(format!("key-{number}").into_bytes())
+}
+
+/// Turns steps into commands, as clients that remember what they were answered.
+#[derive(Default)]
+struct Driver {
+    now: Time,
+    number: u64,
+    log: Vec<(Time, Command, Applied)>,
+    puts: BTreeMap<u8, Incarnation>,
+    leases: Vec<u64>,
+}
+
+impl Driver {
+    fn apply(&mut self, state: &mut State, command: Command) -> Answer {
+        let applied = state.apply(self.now, &command);
+        state.check_books();
+        let answer = applied.answer.clone();
+        self.log.push((self.now, command, applied));
+        answer
+    }
+
+    fn perform(&mut self, state: &mut State, client: u64, operation: Operation) -> Answer {
+        self.number += 1;
+        let caller = Caller::Session {
+            client: ClientId(client),
+            number: self.number,
+        };
+        self.apply(state, Command::Perform { caller, operation })
+    }
+
+    fn named(&self, keys: &[u8]) -> Vec<(Key, Incarnation)> {
+        let of = |k: &u8| (key(*k), self.puts.get(k).copied().unwrap_or_default());
+        keys.iter().map(of).collect()
+    }
+
+    fn take(&mut self, state: &mut State, step: &Step) {
+        match step.clone() {
+            Step::Wait(ms) => {
+                for _ in 0..=ms / 1000 {
+                    self.now += Duration::from_millis(ms.min(1000));
+                    self.apply(state, Command::Tick);
+                }
+            }
+            Step::Hello(client) => {
+                let (client, tenant) = (ClientId(client), format!("tenant-{}", client % 2));
+                let name = "node".to_owned();
+                self.apply(
+                    state,
+                    Command::Hello {
+                        client,
+                        tenant,
+                        name,
+                    },
+                );
+            }
+            Step::Mount(client, id, generation) => {
+                let segment = segment(client, id, generation);
+                self.perform(state, client, Operation::Mount(segment));
+            }
+            Step::Unmount(client, id) => {
+                self.perform(state, client, Operation::Unmount(SegmentId([id; 16])));
+            }
+            Step::PutStart(client, items, replicas, draw) => {
+                let put = PutStart {
+                    items: items.iter().map(|(k, length)| (key(*k), *length)).collect(),
+                    replicas,
+                    preferred: vec!["segment-2".to_owned()],
+                    draw,
+                };
+                let answer = self.perform(state, client, Operation::PutStart(put));
+                if let Answer::Started(started) = answer {
+                    for ((k, _), result) in items.iter().zip(started.results) {
+                        if let Ok(object) = result {
+                            self.puts.insert(*k, object.incarnation);
+                        }
+                    }
+                }
+            }
+            Step::PutEnd(client, keys) => {
+                let items = self.named(&keys);
+                self.perform(state, client, Operation::PutEnd(items));
+            }
+            Step::PutRevoke(client, keys) => {
+                let items = self.named(&keys);
+                self.perform(state, client, Operation::PutRevoke(items));
+            }
+            Step::Lookup(client, keys) => {
+                let keys = keys.iter().map(|k| key(*k)).collect();
+                let answer = self.perform(state, client, Operation::Lookup(keys));
+                if let Answer::Looked { lease, .. } = answer {
+                    self.leases.push(lease);
+                }
+            }
+            Step::Release(client, which) => {
+                if !self.leases.is_empty() {
+                    let lease = self.leases[which.index(self.leases.len())];
+                    self.perform(state, client, Operation::Release(vec![lease, 0]));
+                }
+            }
+            Step::Remove(client, keys) => {
+                let items = keys.iter().map(|k| (key(*k), None)).collect();
+                self.perform(state, client, Operation::Remove(items));
+            }
+            Step::Again(which) => {
+                if !self.log.is_empty() {
+                    let (_, command, _) = self.log[which.index(self.log.len())].clone();
+                    self.apply(state, command);
+                }
+            }
+        }
+    }
+}
+
+fn segment(owner: u64, id: u8, generation: u32) -> SegmentIdentity {
+    SegmentIdentity {
+        id: SegmentId([id; 16]),
+        name: format!("segment-{id}"),
+        owner: ClientId(owner),
+        registration: u64::from(id),
+        generation,
+        length: 2 * MIB + 13,
+        owner_name: String::new(),
+    }
+}
+
+fn run(steps: &[Step], settings: Settings) -> (State, Driver) {
+    let mut state = State::new(7, settings);
+    let mut driver = Driver::default();
+    for client in 1..4 {
+        driver.take(&mut state, &Step::Hello(client));
+        driver.take(&mut state, &Step::Mount(client, client as u8, 0));
+    }
+    for step in steps {
+        driver.take(&mut state, step);
+    }
+    (state, driver)
+}
+
+proptest! {
+    #[test]
+    fn books_balance_after_each_step_and_all_returns_to_zero(steps in steps()) {
+        let (mut state, mut driver) = run(&steps, settings());
+        // Everybody falls silent: what was held by anybody comes back by itself.
+        driver.take(&mut state, &Step::Wait(4_000));
+        for _ in 0..30 {
+            driver.take(&mut state, &Step::Wait(1_000));
+        }
+        let end = state.counters();
+        prop_assert_eq!(
+            (end.clients, end.segments, end.leases, end.objects, end.puts_in_progress),
+            (0, 0, 0, 0, 0)
+        );
+        prop_assert_eq!((end.used_bytes, end.quarantined_bytes, end.capacity_bytes), (0, 0, 0));
+        prop_assert_eq!(state.objects.bodies.len(), 0);
+    }
+
+    #[test]
+    fn the_same_commands_give_the_same_answers_and_survive_being_stored(steps in steps()) {
+        let (_, driver) = run(&steps, settings());
+        let mut again = State::new(7, settings());
+        for (now, command, applied) in &driver.log {
+            let stored = serde_json::to_string(&command).unwrap();
+            let command = serde_json::from_str::<Command>(&stored).unwrap();
+            let repeated = again.apply(*now, &command);
+            prop_assert_eq!(&repeated, applied);
+            let stored = serde_json::to_string(&applied.answer).unwrap();
+            prop_assert_eq!(&serde_json::from_str::<Answer>(&stored).unwrap(), &applied.answer);
+        }
+    }
+
+    #[test]
+    fn no_two_objects_that_anybody_may_touch_share_a_byte(steps in steps()) {
+        let (state, _) = run(&steps, Settings { high_watermark: 1.0, ..settings() });
+        let mut ranges: Vec<(u32, u64, u64)> = Vec::new();
+        for (_, body) in state.objects.bodies.iter() {
+            ranges.extend(body.extents().map(|(segment, offset)| (segment, offset, offset + body.length)));
+        }
+        ranges.sort_unstable();
+        for pair in ranges.windows(2) {
+            let ((a, _, end), (b, start, _)) = (pair[0], pair[1]);
+            prop_assert!(a != b || end <= start, "{:?} overlap", pair);
+        }
+    }
+}

@@ -1,0 +1,468 @@
+//! Runs the core: hands it what happens, and does what it says.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use mooncake_tent::{Batch, LocalSlice, Segment, TransferEngine, transport::Op};
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use tokio::{
+    runtime::Handle,
+    sync::{Notify, oneshot},
+};
+
+use super::{
+    scratch::{Loan, Scratch},
+    transfer::{Transfer, front, result, unposted},
+};
+use crate::{
+    Retry,
+    core::{Action, ClientCore, Event, OpId, Operation, Outcome},
+    master::MasterClient,
+    time::{Clock, Time},
+};
+
+/// How long a segment's owner may take to describe it, at most.
+const OPEN_BUDGET: Duration = Duration::from_secs(1);
+
+/// The local side of one item of an operation.
+#[derive(Clone, Debug)]
+pub(super) enum Place {
+    /// Memory of the caller.
+    Given(SmallVec<[LocalSlice; 1]>),
+    /// Memory that is lent once the length is known.
+    Lent(Option<Loan>),
+}
+
+/// What an operation came to.
+#[derive(Debug)]
+pub(super) struct Finished {
+    pub(super) outcome: Outcome,
+    pub(super) places: Vec<Place>,
+}
+
+/// See the module. Whoever brings an event does what follows from it.
+#[derive(Debug)]
+pub(super) struct Driver {
+    inner: Mutex<Inner>,
+    master: MasterClient,
+    engine: Arc<dyn TransferEngine>,
+    scratch: Arc<Scratch>,
+    segments: Mutex<FxHashMap<String, Segment>>,
+    runtime: Handle,
+    /// When the timer wakes next, in the core's time.
+    armed: AtomicU64,
+    rearm: Arc<Notify>,
+    idle: Notify,
+    me: Weak<Self>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    core: ClientCore,
+    operations: FxHashMap<OpId, Running>,
+}
+
+#[derive(Debug)]
+struct Running {
+    places: Vec<Place>,
+    done: oneshot::Sender<Finished>,
+}
+
+impl Driver {
+    /// Starts to drive `core`; call it within a tokio runtime.
+    pub(super) fn start(
+        core: ClientCore,
+        master: MasterClient,
+        engine: Arc<dyn TransferEngine>,
+    ) -> Arc<Self> {
+        let driver = Arc::new_cyclic(|me| Self {
+            inner: Mutex::new(Inner {
+                core,
+                operations: FxHashMap::default(),
+            }),
+            master,
+            scratch: Scratch::new(Arc::clone(&engine)),
+            engine,
+            segments: Mutex::default(),
+            runtime: Handle::current(),
+            armed: AtomicU64::new(Time::NEVER.0),
+            rearm: Arc::default(),
+            idle: Notify::new(),
+            me: Weak::clone(me),
+        });
+        let rearm = Arc::clone(&driver.rearm);
+        driver.runtime.spawn(tick(Arc::downgrade(&driver), rearm));
+        driver
+    }
+
+    /// Waits until nothing is under way and all leases are given back, but not beyond the budget.
+    pub(super) async fn settle(&self, budget: Duration) {
+        let settled = async {
+            loop {
+                let idle = self.idle.notified();
+                if self.inner.lock().core.is_idle() {
+                    return;
+                }
+                idle.await;
+            }
+        };
+        // What is not settled by then ends by the master's own deadlines.
+        let _late = tokio::time::timeout(budget, settled).await;
+    }
+
+    pub(super) fn scratch(&self) -> &Arc<Scratch> {
+        &self.scratch
+    }
+
+    /// Starts an operation whose items have these local places.
+    pub(super) fn run(
+        &self,
+        operation: Operation,
+        places: Vec<Place>,
+        budget: Duration,
+    ) -> oneshot::Receiver<Finished> {
+        let (done, receiver) = oneshot::channel();
+        let now = Clock.now();
+        let actions = {
+            let mut inner = self.inner.lock();
+            let op = inner.core.start(now, operation, now + budget);
+            inner.operations.insert(op, Running { places, done });
+            inner.drain()
+        };
+        self.act(actions);
+        receiver
+    }
+
+    fn event(&self, event: Event) {
+        let actions = {
+            let mut inner = self.inner.lock();
+            inner.core.handle(Clock.now(), event);
+            inner.drain()
+        };
+        self.act(actions);
+    }
+
+    fn events(&self, events: impl Iterator<Item = Event>) {
+        let actions = {
+            let mut inner = self.inner.lock();
+            let now = Clock.now();
+            for event in events {
+                inner.core.handle(now, event);
+            }
+            inner.drain()
+        };
+        self.act(actions);
+    }
+
+    fn act(&self, actions: Actions) {
+        let mut transfers = Vec::new();
+        for action in actions.list {
+            match action {
+                Action::CallMaster {
+                    call,
+                    request,
+                    deadline,
+                } => {
+                    let me = Weak::clone(&self.me);
+                    self.master.submit(request, deadline, move |answer| {
+                        let Some(driver) = me.upgrade() else {
+                            return;
+                        };
+                        driver.event(match answer {
+                            Ok(answer) => Event::MasterAnswered { call, answer },
+                            Err(fault) => Event::MasterFailed { call, fault },
+                        });
+                    });
+                }
+                Action::Read {
+                    transfer,
+                    op,
+                    item,
+                    location,
+                    deadline,
+                } => transfers.push(Transfer {
+                    id: transfer,
+                    op,
+                    item,
+                    direction: Op::Read,
+                    location,
+                    deadline,
+                }),
+                Action::Write {
+                    transfer,
+                    op,
+                    item,
+                    location,
+                    deadline,
+                } => transfers.push(Transfer {
+                    id: transfer,
+                    op,
+                    item,
+                    direction: Op::Write,
+                    location,
+                    deadline,
+                }),
+                Action::Finish { op, outcome } => self.finish(op, outcome),
+                // The links that we run on do not cancel: the end is reported when it comes.
+                Action::Cancel { .. } => {}
+            }
+        }
+        if let Some(next) = actions.next {
+            self.arm(next);
+        }
+        if actions.idle {
+            self.idle.notify_waiters();
+        }
+        if !transfers.is_empty() {
+            self.transfer(transfers);
+        }
+    }
+
+    fn finish(&self, op: OpId, outcome: Outcome) {
+        let running = self.inner.lock().operations.remove(&op);
+        let running = running.expect("an operation finishes once");
+        let finished = Finished {
+            outcome,
+            places: running.places,
+        };
+        // Whoever asked may have lost interest.
+        let _uninterested = running.done.send(finished);
+    }
+
+    /// Posts at once what can be; the rest waits for segments to be opened or memory to be lent.
+    fn transfer(&self, transfers: Vec<Transfer>) {
+        let (ready, waiting): (Vec<_>, Vec<_>) = transfers
+            .into_iter()
+            .partition(|transfer| self.is_ready(transfer));
+        if !ready.is_empty() {
+            self.post(ready);
+        }
+        if !waiting.is_empty() {
+            let driver = self.me.upgrade().expect("whoever calls holds it");
+            self.runtime
+                .spawn(async move { driver.prepare(waiting).await });
+        }
+    }
+
+    fn is_ready(&self, transfer: &Transfer) -> bool {
+        let opened = self
+            .segments
+            .lock()
+            .contains_key(&transfer.location.segment.name);
+        opened && self.local(transfer).is_some()
+    }
+
+    /// The memory of the transfer's item, as long as the transfer.
+    fn local(&self, transfer: &Transfer) -> Option<SmallVec<[LocalSlice; 1]>> {
+        let inner = self.inner.lock();
+        let place = inner
+            .operations
+            .get(&transfer.op)?
+            .places
+            .get(transfer.item)?;
+        let length = transfer.location.length;
+        match place {
+            Place::Given(local) => front(local, length),
+            Place::Lent(Some(loan)) => Some(SmallVec::from_buf([loan.front(length)?])),
+            Place::Lent(None) => None,
+        }
+    }
+
+    async fn prepare(self: Arc<Self>, waiting: Vec<Transfer>) {
+        let mut reachable = Vec::with_capacity(waiting.len());
+        for transfer in waiting {
+            match self.open(&transfer).await {
+                Ok(()) => reachable.push(transfer),
+                // Another replica may be on a node that answers.
+                Err(error) => self.refuse(&transfer, Retry::Elsewhere, error.to_string()),
+            }
+        }
+        let (mut ready, homeless): (Vec<_>, Vec<_>) = reachable
+            .into_iter()
+            .partition(|transfer| self.local(transfer).is_some());
+        if !homeless.is_empty() {
+            match self.lend(&homeless).await {
+                Ok(()) => ready.extend(homeless),
+                Err(error) => {
+                    for transfer in &homeless {
+                        self.refuse(transfer, Retry::Never, error.to_string());
+                    }
+                }
+            }
+        }
+        self.post(ready);
+    }
+
+    async fn open(&self, transfer: &Transfer) -> Result<(), mooncake_tent::Error> {
+        let name = &transfer.location.segment.name;
+        if !self.segments.lock().contains_key(name) {
+            let budget = transfer.deadline.since(Clock.now()).min(OPEN_BUDGET);
+            let segment = self.engine.open_segment(name, budget).await?;
+            self.segments.lock().insert(name.clone(), segment);
+        }
+        Ok(())
+    }
+
+    /// Gives memory of ours to items that have none, or too little.
+    async fn lend(&self, homeless: &[Transfer]) -> Result<(), mooncake_tent::Error> {
+        let lengths: Vec<_> = homeless
+            .iter()
+            .map(|transfer| transfer.location.length)
+            .collect();
+        let loans = self.scratch.lend(&lengths).await?;
+        let mut inner = self.inner.lock();
+        for (transfer, loan) in homeless.iter().zip(loans) {
+            let operation = inner.operations.get_mut(&transfer.op);
+            // An operation that has ended meanwhile is noticed when its transfers are posted.
+            if let Some(place @ Place::Lent(_)) =
+                operation.and_then(|running| running.places.get_mut(transfer.item))
+            {
+                *place = Place::Lent(Some(loan));
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts a batch for each segment, so that a slow node holds up nobody else's transfers.
+    fn post(&self, mut transfers: Vec<Transfer>) {
+        transfers.sort_by(|a, b| a.location.segment.name.cmp(&b.location.segment.name));
+        let mut rest = transfers.into_iter().peekable();
+        while let Some(first) = rest.next() {
+            let name = first.location.segment.name.clone();
+            let mut same = vec![first];
+            while let Some(next) = rest.next_if(|next| next.location.segment.name == name) {
+                same.push(next);
+            }
+            let segment = self.segments.lock().get(&name).cloned();
+            match segment {
+                Some(segment) => self.post_to(&segment, same),
+                None => unreachable!("{name} was opened before"),
+            }
+        }
+    }
+
+    fn post_to(&self, segment: &Segment, transfers: Vec<Transfer>) {
+        let mut posted = Vec::with_capacity(transfers.len());
+        let mut requests = Vec::with_capacity(transfers.len());
+        for transfer in transfers {
+            match self.local(&transfer) {
+                Some(local) => {
+                    requests.push(transfer.request(local, segment));
+                    posted.push(transfer);
+                }
+                None => {
+                    let message = "the operation has ended meanwhile".to_owned();
+                    self.refuse(&transfer, Retry::Never, message);
+                }
+            }
+        }
+        if requests.is_empty() {
+            return;
+        }
+        let mut batch = self.engine.allocate_batch(requests.len());
+        match self.engine.submit_transfer(&mut batch, requests) {
+            Ok(()) => {
+                let driver = self.me.upgrade().expect("whoever calls holds it");
+                self.runtime
+                    .spawn(async move { driver.watch(batch, &posted).await });
+            }
+            Err(error) => {
+                for transfer in &posted {
+                    self.refuse(transfer, error.retry(), error.to_string());
+                }
+            }
+        }
+    }
+
+    fn refuse(&self, transfer: &Transfer, retry: Retry, message: String) {
+        let fault = unposted(retry, &transfer.location.segment.name, message);
+        self.event(Event::TransferEnded {
+            transfer: transfer.id,
+            result: Err(fault),
+        });
+    }
+
+    async fn watch(&self, batch: Batch, posted: &[Transfer]) {
+        batch.terminal().await;
+        let mut loud = VecDeque::new();
+        let ends: Vec<_> = posted
+            .iter()
+            .enumerate()
+            .map(|(index, transfer)| {
+                let quiescent = batch.is_task_quiescent(index);
+                if !quiescent {
+                    loud.push_back(transfer.id);
+                }
+                let peer = &transfer.location.segment.name;
+                Event::TransferEnded {
+                    transfer: transfer.id,
+                    result: result(batch.outcome(index), quiescent, peer),
+                }
+            })
+            .collect();
+        self.events(ends.into_iter());
+        if !loud.is_empty() {
+            batch.quiescent().await;
+            self.events(loud.into_iter().map(|transfer| Event::Quiet { transfer }));
+        }
+    }
+
+    /// Makes sure that the timer wakes at `next` or before.
+    fn arm(&self, next: Time) {
+        if self.armed.fetch_min(next.0, Ordering::AcqRel) > next.0 {
+            self.rearm.notify_one();
+        }
+    }
+}
+
+/// What follows from an event: what to do, and when to look again.
+struct Actions {
+    list: Vec<Action>,
+    next: Option<Time>,
+    /// Nothing else is under way.
+    idle: bool,
+}
+
+impl Inner {
+    fn drain(&mut self) -> Actions {
+        let list = std::iter::from_fn(|| self.core.poll()).collect();
+        Actions {
+            list,
+            next: self.core.next_deadline(),
+            idle: self.core.is_idle(),
+        }
+    }
+}
+
+/// Tells the core that time passes, for as long as there is a driver.
+async fn tick(driver: Weak<Driver>, rearm: Arc<Notify>) {
+    // Looks now and then whether the driver is still there.
+    const IDLE: Duration = Duration::from_secs(1);
+    loop {
+        let wait = {
+            let Some(driver) = driver.upgrade() else {
+                return;
+            };
+            let next = Time(driver.armed.load(Ordering::Acquire));
+            let wait = next.since(Clock.now()).min(IDLE);
+            if wait.is_zero() {
+                driver.armed.store(Time::NEVER.0, Ordering::Release);
+                driver.event(Event::Tick);
+                continue;
+            }
+            wait
+        };
+        tokio::select! {
+            () = rearm.notified() => {}
+            () = tokio::time::sleep(wait) => {}
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! The client that applications hold: a trait, and the driver around the core that implements it.
+
+mod call;
+mod driver;
+mod real;
+mod scratch;
+mod transfer;
+
+pub use call::{Client, GetInto, PutFrom, Value};
+pub use real::{ClientOptions, RealClient};

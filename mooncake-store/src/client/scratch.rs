@@ -1,0 +1,162 @@
+//! Registered memory that the client lends to calls which bring none of their own.
+
+use std::{
+    ops::Range,
+    sync::{Arc, Weak},
+};
+
+use mooncake_tent::{
+    Buffer, Error, LocalSlice, Memory, Permission, RegisterOptions, TransferEngine,
+};
+use parking_lot::Mutex;
+
+/// Smallest size; others are powers of two above it.
+const SMALLEST: u64 = 64 << 10;
+/// Idle memory that is kept; more is freed.
+const KEEP: u64 = 256 << 20;
+/// Loans do not share one.
+const CACHE_LINE: u64 = 64;
+
+/// Idle buffers by size, and how to make more.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    engine: Arc<dyn TransferEngine>,
+    idle: Mutex<Idle>,
+    me: Weak<Self>,
+}
+
+#[derive(Debug, Default)]
+struct Idle {
+    buffers: Vec<Buffer>,
+    bytes: u64,
+}
+
+/// A buffer on loan.
+#[derive(Debug)]
+struct ScratchBuffer {
+    /// Taken on drop.
+    buffer: Option<Buffer>,
+    home: Weak<Scratch>,
+}
+
+/// A part of a buffer on loan, which goes back when all its parts are dropped.
+#[derive(Clone, Debug)]
+pub(super) struct Loan {
+    scratch: Arc<ScratchBuffer>,
+    range: Range<u64>,
+}
+
+impl Scratch {
+    pub(super) fn new(engine: Arc<dyn TransferEngine>) -> Arc<Self> {
+        Arc::new_cyclic(|me| Self {
+            engine,
+            idle: Mutex::default(),
+            me: Weak::clone(me),
+        })
+    }
+
+    /// Memory for each of these lengths, none of which is 0. It lies in one buffer, since the
+    /// registration of a buffer costs more than its bytes.
+    pub(super) async fn lend(&self, lengths: &[u64]) -> Result<Vec<Loan>, Error> {
+        let mut end = 0;
+        let ranges: Vec<_> = lengths
+            .iter()
+            .map(|length| {
+                let start = end;
+                end = (start + length).next_multiple_of(CACHE_LINE);
+                start..start + length
+            })
+            .collect();
+        let size = end.max(SMALLEST).checked_next_power_of_two().unwrap_or(end);
+        let idle = self.idle.lock().take(size);
+        let buffer = match idle {
+            Some(buffer) => buffer,
+            None => {
+                let memory = Memory::allocate(size as usize).map_err(|source| Error::System {
+                    what: format!("{size} bytes of memory"),
+                    source,
+                })?;
+                let options = RegisterOptions::new(Permission::Local);
+                self.engine.register_memory(memory, options).await?
+            }
+        };
+        let scratch = Arc::new(ScratchBuffer {
+            buffer: Some(buffer),
+            home: Weak::clone(&self.me),
+        });
+        Ok(ranges
+            .into_iter()
+            .map(|range| Loan {
+                scratch: Arc::clone(&scratch),
+                range,
+            })
+            .collect())
+    }
+}
+
+impl Loan {
+    /// Its first `length` bytes, for a transfer; `None` if it is shorter.
+    pub(super) fn front(&self, length: u64) -> Option<LocalSlice> {
+        let end = self.range.start.checked_add(length)?;
+        let buffer = self.scratch.buffer();
+        (end <= self.range.end).then(|| buffer.slice(self.range.start..end).ok())?
+    }
+
+    /// Fills its beginning.
+    pub(super) fn write(&self, bytes: &[u8]) {
+        assert!(
+            bytes.len() as u64 <= self.range.end - self.range.start,
+            "writing beyond a loan"
+        );
+        self.scratch
+            .buffer()
+            .memory()
+            .write_at(self.range.start, bytes);
+    }
+
+    /// Copies a part of it out.
+    pub(super) fn read_at(&self, offset: u64, into: &mut [u8]) {
+        let start = self.range.start + offset;
+        assert!(
+            start + into.len() as u64 <= self.range.end,
+            "reading beyond a loan"
+        );
+        self.scratch.buffer().memory().read_at(start, into);
+    }
+}
+
+impl Idle {
+    fn take(&mut self, size: u64) -> Option<Buffer> {
+        let place = self
+            .buffers
+            .iter()
+            .rposition(|buffer| buffer.len() == size)?;
+        self.bytes -= size;
+        Some(self.buffers.swap_remove(place))
+    }
+
+    fn keep(&mut self, buffer: Buffer) {
+        if self.bytes + buffer.len() <= KEEP {
+            self.bytes += buffer.len();
+            self.buffers.push(buffer);
+        }
+    }
+}
+
+impl ScratchBuffer {
+    fn buffer(&self) -> &Buffer {
+        self.buffer.as_ref().expect("it is there until the drop")
+    }
+}
+
+impl Drop for ScratchBuffer {
+    fn drop(&mut self) {
+        let buffer = self.buffer.take().expect("it is there until the drop");
+        // A buffer in which bytes may still move is not lent again: the engine frees it when quiet.
+        if buffer.leases() == 0
+            && let Some(home) = self.home.upgrade()
+        {
+            home.idle.lock().keep(buffer);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! A running node.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use mooncake_tent::{
+    Memory, Permission, RegisterOptions, TcpConfig, TcpTransport, TentEngine, TransferEngine,
+};
+
+use super::mount::Mount;
+use crate::{
+    StoreError,
+    client::RealClient,
+    core::SegmentId,
+    master::{ConnectOptions, Hello, MasterClient},
+};
+
+/// What a node lends, and where it is reached.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct NodeOptions {
+    /// For people: shown in lists and logs.
+    pub name: String,
+    /// Memory that it lends.
+    pub segment_bytes: u64,
+    /// Where the engine's control service listens; its address is the segment's name.
+    pub listen: SocketAddr,
+    /// Where peers' data connections are accepted.
+    pub data_listen: SocketAddr,
+    /// How long one attempt to reach the master may take.
+    pub connect_deadline: Duration,
+}
+
+impl NodeOptions {
+    /// A node of this name that lends so many bytes and listens on free loopback ports.
+    pub fn new(name: impl Into<String>, segment_bytes: u64) -> Self {
+        let free = SocketAddr::from(([127, 0, 0, 1], 0));
+        Self {
+            name: name.into(),
+            segment_bytes,
+            listen: free,
+            data_listen: free,
+            connect_deadline: Duration::from_secs(1),
+        }
+    }
+}
+
+/// A process's part in the store: memory that objects are kept in.
+#[derive(Debug)]
+pub struct Node {
+    engine: Arc<dyn TransferEngine>,
+    master: MasterClient,
+    mount: Mount,
+}
+
+impl Node {
+    /// Allocates the memory, touches all of it, and joins the master at `master`. When this ends,
+    /// objects may be placed here. Call it within a tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// The master does not answer or refuses, an address is taken, or there is no memory.
+    pub async fn start(master: &str, options: NodeOptions) -> Result<Self, StoreError> {
+        let mut tcp = TcpConfig::default();
+        tcp.listen = Some(options.data_listen);
+        let engine = TentEngine::builder()
+            .listen(options.listen)
+            .transport(TcpTransport::new(tcp))
+            .build()
+            .await?;
+        let engine: Arc<dyn TransferEngine> = Arc::new(engine);
+        let connect = ConnectOptions {
+            connect_timeout: options.connect_deadline,
+            ..ConnectOptions::default()
+        };
+        let hello = Hello {
+            client_incarnation: engine.incarnation().get(),
+            tenant: String::new(),
+            name: options.name.clone(),
+        };
+        // Before the memory, which takes long to touch: a wrong address should be known at once.
+        let master = MasterClient::connect(master, hello, connect).await?;
+        let bytes = options.segment_bytes;
+        let memory = tokio::task::spawn_blocking(move || {
+            let memory = Memory::allocate(bytes as usize)?;
+            memory.prefault()?;
+            std::io::Result::Ok(memory)
+        });
+        let memory = memory.await.expect("allocation does not panic");
+        let memory = memory.map_err(|source| mooncake_tent::Error::System {
+            what: format!("a segment of {bytes} bytes"),
+            source,
+        })?;
+        let permission = RegisterOptions::new(Permission::PeersReadWrite);
+        let buffer = engine.register_memory(memory, permission).await?;
+        let mount = Mount::start(Arc::clone(&engine), master.clone(), buffer, options.name).await?;
+        Ok(Self {
+            engine,
+            master,
+            mount,
+        })
+    }
+
+    /// The name under which others open its segment.
+    pub fn segment_name(&self) -> &str {
+        self.engine.segment_name()
+    }
+
+    /// The identity of its segment.
+    pub fn segment_id(&self) -> SegmentId {
+        self.mount.id()
+    }
+
+    /// A client in the same process, which reaches the node's own memory by plain copies.
+    pub fn client(&self, operation_deadline: Duration) -> RealClient {
+        RealClient::over(
+            Arc::clone(&self.engine),
+            self.master.clone(),
+            operation_deadline,
+        )
+    }
+
+    /// Takes the memory out of the store, so that nobody is sent here any more, and ends.
+    ///
+    /// # Errors
+    ///
+    /// Transfers could not be proven quiet within the budget.
+    pub async fn shutdown(self, budget: Duration) -> Result<(), StoreError> {
+        self.mount.end(budget / 4).await;
+        self.master.close().await;
+        Ok(self.engine.shutdown(budget / 2).await?)
+    }
+}
