@@ -11,7 +11,9 @@ use std::{
 };
 
 use common::*;
-use mooncake_tent::{Buffer, Permission, Request, TentEngine, TransferEngine, transport::Outcome};
+use mooncake_tent::{
+    Buffer, Permission, Request, TcpTransport, TentEngine, TransferEngine, transport::Outcome,
+};
 
 const DEADLINE: Duration = Duration::from_millis(150);
 /// How long noticing may take.
@@ -167,4 +169,22 @@ async fn one_that_passes_before_anything_was_sent_costs_the_others_nothing() {
     terminal(&batch).await;
     assert!(batch.outcome(0).unwrap().is_completed());
     assert!(batch.outcome(2).unwrap().is_completed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn law_09_a_request_without_a_deadline_ends_when_the_engines_patience_does() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let owner = engine_at(listener.local_addr().unwrap()).await;
+    let remote = buffer(&owner, 64, Permission::PeersRead).await;
+    fake_target(listener, owner.incarnation(), |_, socket| swallow(socket));
+    let engine = TentEngine::builder()
+        .transport(TcpTransport::new(one_lane()))
+        .patience(DEADLINE)
+        .build()
+        .await
+        .unwrap();
+    let local = buffer(&engine, 64, Permission::Local).await;
+    let segment = open(&engine, &owner).await;
+    let request = Request::read(local.all().unwrap(), &segment, address(&remote, 0));
+    assert_eq!(once(&engine, request).await, Outcome::TimedOut);
 }

@@ -1,6 +1,6 @@
 //! How an engine comes to be.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use super::{TentEngine, TransportLoader, tent::Parts};
 use crate::{
@@ -21,6 +21,7 @@ pub struct TentEngineBuilder {
     advertise: Option<String>,
     loader: TransportLoader,
     in_process: Option<InProcess>,
+    patience: Duration,
 }
 
 impl TentEngineBuilder {
@@ -30,6 +31,7 @@ impl TentEngineBuilder {
             advertise: None,
             loader: TransportLoader::default(),
             in_process: None,
+            patience: Duration::from_secs(30),
         }
     }
 
@@ -64,6 +66,12 @@ impl TentEngineBuilder {
         self
     }
 
+    /// How long a request may take that names no deadline of its own; 30 s unless told otherwise.
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
     /// Installs the links and starts the control service. Call it within a tokio runtime, which
     /// carries control and nothing else.
     ///
@@ -92,6 +100,7 @@ impl TentEngineBuilder {
         Ok(TentEngine::assemble(Parts {
             name,
             machine: platform::machine(),
+            patience: self.patience,
             context,
             links,
             control,

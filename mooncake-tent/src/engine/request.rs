@@ -48,7 +48,7 @@ impl Request {
         }
     }
 
-    /// When the caller stops being interested.
+    /// When the caller stops being interested. Without it the engine's own patience counts.
     #[must_use]
     pub fn deadline(mut self, deadline: Instant) -> Self {
         self.deadline = Some(deadline);

@@ -19,7 +19,7 @@ use crate::{
     control::{ControlServer, Describe},
     error::{Error, Reason, Result, Stage, TransferError},
     identity::{Generation, Incarnation, RegistrationId},
-    memory::{LocalBuffer, Memory},
+    memory::{LocalBuffer, Memory, Permission},
     platform::after,
     segment::{BufferDescriptor, Segment, SegmentDescriptor, SegmentManager, Span},
     selector::{LinkFacts, Ranking, RequestFacts, TransportSelector},
@@ -42,6 +42,7 @@ pub struct TentEngine {
 pub(super) struct Parts {
     pub(super) name: String,
     pub(super) machine: String,
+    pub(super) patience: Duration,
     pub(super) context: InstallContext,
     pub(super) links: Vec<Arc<dyn Transport>>,
     pub(super) control: Option<ControlServer>,
@@ -154,7 +155,7 @@ impl TransferEngine for TentEngine {
             }
             // Peers find it from here on (law 8).
             table.publish(&local);
-            shared.changed();
+            shared.changed(&local);
             let registrar: Weak<dyn Registrar> = Weak::<Shared>::clone(&shared.me);
             Ok(Buffer::new(local, registrar))
         })
@@ -182,7 +183,7 @@ impl TransferEngine for TentEngine {
             buffer.local().close();
             quiet_within(buffer.local(), budget).await?;
             let generation = buffer.local().reopen();
-            self.shared.changed();
+            self.shared.changed(buffer.local());
             Ok(generation)
         })
     }
@@ -290,6 +291,8 @@ impl Shared {
                 "a request moves at least one byte".to_owned(),
             ));
         }
+        let patience = || Instant::now() + self.parts.patience;
+        let deadline = request.deadline.unwrap_or_else(patience);
         let known = request.segment.known();
         let link = self.link_for(request.op, &request.segment);
         let link = link.ok_or_else(|| self.no_route(request.op, &request.segment))?;
@@ -317,7 +320,7 @@ impl Shared {
                 generation,
                 offset,
                 length,
-                deadline: request.deadline,
+                deadline: Some(deadline),
                 origin: refreshable.then_some((request.segment, request.remote)),
             },
         })
@@ -446,10 +449,12 @@ impl Shared {
         }
     }
 
-    /// Our descriptor has changed.
-    fn changed(&self) {
-        self.version.fetch_add(1, Ordering::AcqRel);
-        self.own.learn(self.descriptor());
+    /// A buffer has come, changed or gone. Peers do not know of local ones.
+    fn changed(&self, buffer: &LocalBuffer) {
+        if buffer.permission() != Permission::Local {
+            self.version.fetch_add(1, Ordering::AcqRel);
+            self.own.learn(self.descriptor());
+        }
     }
 
     fn descriptor(&self) -> SegmentDescriptor {
@@ -464,6 +469,7 @@ impl Shared {
             .buffers
             .all()
             .iter()
+            .filter(|buffer| buffer.permission() != Permission::Local)
             .map(|buffer| BufferDescriptor {
                 registration: buffer.id(),
                 generation: buffer.generation(),
@@ -535,16 +541,13 @@ impl Drop for UnlessStopped {
 impl Registrar for Shared {
     fn withdraw(&self, buffer: &Arc<LocalBuffer>) {
         self.parts.context.buffers.remove(buffer.id());
-        self.changed();
+        self.changed(buffer);
     }
 }
 
 impl Describe for Shared {
     fn describe(&self) -> wire::SegmentDescriptor {
-        let mut wire = self.descriptor().to_wire(&endpoints(&self.parts.links));
-        let local = i32::from(wire::Permission::Local);
-        wire.buffers.retain(|buffer| buffer.permission != local);
-        wire
+        self.descriptor().to_wire(&endpoints(&self.parts.links))
     }
 }
 
