@@ -4,6 +4,7 @@
 mod lifecycle;
 #[path = "../page/mod.rs"]
 mod page;
+mod pauses;
 mod processes;
 mod refusals;
 mod values;

@@ -84,10 +84,14 @@ impl Role {
         self.ready["ready"][name].as_str().unwrap()
     }
 
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
     /// Sends a signal, and returns the exit code and how long the end took.
     pub(crate) fn end(mut self, signal: Signal) -> (Option<i32>, Duration) {
         let begun = Instant::now();
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        self.signal(signal);
         (self.wait(), begun.elapsed())
     }
 
@@ -139,34 +143,67 @@ impl Done {
     }
 }
 
+/// A command that runs.
+pub(crate) struct Running {
+    pid: Pid,
+    words: String,
+    begun: Instant,
+    ended: mpsc::Receiver<std::io::Result<std::process::Output>>,
+}
+
+impl Running {
+    pub(crate) fn start<W: AsRef<std::ffi::OsStr>>(
+        words: &[W],
+        input: &[u8],
+        master: &str,
+    ) -> Self {
+        let begun = Instant::now();
+        let mut child = mooncake()
+            .args(words)
+            .env("MOONCAKE_CLIENT_MASTER", master)
+            .spawn()
+            .unwrap();
+        let pid = Pid::from_child(&child);
+        let (mut stdin, input) = (child.stdin.take().unwrap(), input.to_vec());
+        // Some commands do not read all of it.
+        thread::spawn(move || drop(stdin.write_all(&input)));
+        let (sender, ended) = mpsc::channel();
+        thread::spawn(move || sender.send(child.wait_with_output()));
+        let words: Vec<_> = words
+            .iter()
+            .map(|word| word.as_ref().to_string_lossy())
+            .collect();
+        Self {
+            pid,
+            words: words.join(" "),
+            begun,
+            ended,
+        }
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(self.pid, signal).unwrap();
+    }
+
+    /// Waits for its end, but not for longer than `patience`.
+    pub(crate) fn done(self, patience: Duration) -> Done {
+        let output = self.ended.recv_timeout(patience).unwrap_or_else(|_| {
+            self.signal(Signal::KILL);
+            panic!("{} hangs", self.words);
+        });
+        let output = output.unwrap();
+        Done {
+            code: output.status.code().unwrap(),
+            out: output.stdout,
+            err: String::from_utf8(output.stderr).unwrap(),
+            took: self.begun.elapsed(),
+        }
+    }
+}
+
 /// Runs a command to its end.
 pub(crate) fn run<W: AsRef<std::ffi::OsStr>>(words: &[W], input: &[u8], master: &str) -> Done {
-    let begun = Instant::now();
-    let mut child = mooncake()
-        .args(words)
-        .env("MOONCAKE_CLIENT_MASTER", master)
-        .spawn()
-        .unwrap();
-    let pid = Pid::from_child(&child);
-    let (mut stdin, input) = (child.stdin.take().unwrap(), input.to_vec());
-    // Some commands do not read all of it.
-    thread::spawn(move || drop(stdin.write_all(&input)));
-    let (sender, ended) = mpsc::channel();
-    thread::spawn(move || sender.send(child.wait_with_output()));
-    let output = ended.recv_timeout(PATIENCE).unwrap_or_else(|_| {
-        kill_process(pid, Signal::KILL).unwrap();
-        panic!(
-            "{:?} hangs",
-            words.iter().map(AsRef::as_ref).collect::<Vec<_>>()
-        );
-    });
-    let output = output.unwrap();
-    Done {
-        code: output.status.code().unwrap(),
-        out: output.stdout,
-        err: String::from_utf8(output.stderr).unwrap(),
-        took: begun.elapsed(),
-    }
+    Running::start(words, input, master).done(PATIENCE)
 }
 
 /// A store, and a folder for files.
