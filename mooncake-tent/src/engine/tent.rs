@@ -10,6 +10,7 @@ use std::{
 };
 
 use mooncake_proto::tent as wire;
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 use super::{
@@ -54,6 +55,8 @@ struct Shared {
     selector: TransportSelector,
     segments: SegmentManager,
     own: Segment,
+    /// Held while `own` learns, so that it never learns an older state after a newer one.
+    learning: Mutex<()>,
     me: Weak<Self>,
 }
 
@@ -98,6 +101,7 @@ impl TentEngine {
                 selector: TransportSelector::new(),
                 segments: SegmentManager::default(),
                 own,
+                learning: Mutex::default(),
                 me: Weak::clone(me),
             }
         });
@@ -448,6 +452,7 @@ impl Shared {
 
     /// Our descriptor has changed.
     fn changed(&self) {
+        let _learning = self.learning.lock();
         self.version.fetch_add(1, Ordering::AcqRel);
         self.own.learn(self.descriptor());
     }
