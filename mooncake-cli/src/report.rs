@@ -19,7 +19,7 @@ pub struct Summary {
     pub hit_ratio_tokens: f64,
     /// What a cache that never forgets would have hit, of `blocks_total`.
     pub ideal_ratio_blocks: f64,
-    /// Bytes that were read and wrong. Anything but 0 is a bug.
+    /// Blocks that were read and had a wrong byte or length. Anything but 0 is a bug.
     pub byte_errors: u64,
     /// Operations that failed.
     pub errors: u64,
@@ -75,7 +75,7 @@ impl Summary {
                 count(errors)
             ),
             (wrong, errors) => format!(
-                "{} BYTES WERE WRONG, and {} operations failed",
+                "{} BLOCKS HAD WRONG BYTES, and {} operations failed",
                 count(wrong),
                 count(errors)
             ),
@@ -259,7 +259,7 @@ node-1    4,608  4.50 GiB  5.00 GiB  90 %";
             byte_errors: 1,
             ..sample()
         };
-        assert!(summary.human().contains("1 BYTES WERE WRONG"));
+        assert!(summary.human().contains("1 BLOCKS HAD WRONG BYTES"));
         assert!(!summary.is_clean());
     }
 

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mooncake_master::{Master, MasterConfig, RunningMaster};
+use mooncake_proto::master::{MountSegmentRequest, Segment};
 use mooncake_store::{
-    Client, ClientOptions, ErrorCode, GetInto, Node, NodeOptions, PutFrom, RealClient,
-    core::PutOptions,
+    Client, ClientOptions, Clock, ErrorCode, GetInto, Node, NodeOptions, PutFrom, RealClient,
+    core::{MasterRequest, PutOptions},
+    master::{ConnectOptions, Hello, MasterClient},
 };
 
 const BUDGET: Duration = Duration::from_secs(5);
@@ -222,6 +224,46 @@ async fn a_node_that_leaves_takes_its_objects_along_and_nothing_hangs() {
         }
     }
     assert!(hits < 10, "both nodes had objects");
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_says_nothing_holds_up_no_block_of_another_one() {
+    let cluster = Cluster::start(1, 8 << 20).await;
+    // Takes connections and never answers.
+    let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let segment = Segment {
+        id: vec![7; 16].into(),
+        name: mute.local_addr().unwrap().to_string(),
+        owner_incarnation: 7,
+        registration: 1,
+        generation: 1,
+        length: 8 << 20,
+        owner: "mute".to_owned(),
+    };
+    let hello = Hello {
+        client_incarnation: segment.owner_incarnation,
+        tenant: String::new(),
+        name: segment.owner.clone(),
+    };
+    let address = cluster.master.address().to_string();
+    let owner = MasterClient::connect(&address, hello, ConnectOptions::default());
+    let owner = owner.await.unwrap();
+    let segment = Some(segment);
+    let mount = MasterRequest::MountSegment(MountSegmentRequest { segment });
+    owner.call(mount, Clock.now() + BUDGET).await.unwrap();
+
+    let client = cluster.client().await.with_deadline(BUDGET);
+    let value = pattern(5, 4096);
+    // So many that, one after the other, those of the mute node would take all the time.
+    let items = (0..32).map(|i| (key(i), &value[..])).collect();
+    let results = client.put(items, PutOptions::default()).await;
+    let stored = results.iter().filter(|result| result.is_ok()).count();
+    assert!((1..32).contains(&stored), "{stored} of 32 were stored");
+    for fault in results.into_iter().filter_map(Result::err) {
+        assert_eq!(fault.code, ErrorCode::TransferFailed, "{fault}");
+    }
+    owner.close().await;
     cluster.stop().await;
 }
 

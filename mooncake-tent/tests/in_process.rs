@@ -6,7 +6,8 @@ mod common;
 
 use common::*;
 use mooncake_tent::{
-    Applied, InProcess, Permission, Reason, Request, TentEngine, TransferEngine, transport::Op,
+    Applied, Buffer, InProcess, Memory, Permission, Reason, RegisterOptions, Request, TentEngine,
+    TransferEngine, transport::Op,
 };
 
 #[tokio::test]
@@ -71,4 +72,33 @@ async fn engines_that_share_a_link_copy_both_ways_under_the_same_rules() {
         Err(error) => println!("{error}"),
     }
     assert_eq!(std::sync::Arc::strong_count(&held), 1, "its memory is free");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_was_registered_at_the_same_time_is_all_found_in_the_own_segment() {
+    async fn register(engine: TentEngine) -> Buffer {
+        let memory = Memory::from_vec(vec![0; 64]).unwrap();
+        let options = RegisterOptions::new(Permission::Local);
+        engine.register_memory(memory, options).await.unwrap()
+    }
+    let engine = engine().await;
+    let segment = engine.open_segment("", BUDGET).await.unwrap();
+    // A long descriptor takes time to make, in which others register.
+    let mut standing = Vec::new();
+    for _ in 0..500 {
+        standing.push(register(engine.clone()).await);
+    }
+    for round in 0..200 {
+        let tasks: Vec<_> = (0..4)
+            .map(|_| tokio::spawn(register(engine.clone())))
+            .collect();
+        let mut buffers = Vec::new();
+        for task in tasks {
+            buffers.push(task.await.unwrap());
+        }
+        let known = segment.descriptor();
+        for buffer in &buffers {
+            assert!(known.buffer(buffer.id()).is_some(), "round {round}");
+        }
+    }
 }

@@ -79,17 +79,37 @@ impl Process {
         self.child.id()
     }
 
-    /// Waits for the line by which it says that it is ready.
+    /// Waits until it says that it is ready.
     ///
     /// # Errors
     ///
-    /// It ends before, says something else, or takes too long.
+    /// It ends before, says why it cannot or something else, or takes too long.
     pub async fn ready<T: DeserializeOwned>(&mut self, budget: Duration) -> Result<T, Failure> {
-        let line = tokio::time::timeout(budget, self.line()).await;
-        let line = line
+        let said = tokio::time::timeout(budget, self.document()).await;
+        let said = said
             .map_err(|_| Failure::new(format!("{} is not ready after {budget:?}", self.what)))??;
-        serde_json::from_str(&line)
-            .map_err(|error| Failure::new(format!("{} says {line:?}", self.what)).because(error))
+        if let Some(failure) = Failure::from_json(&said) {
+            return Err(failure.of(&self.what));
+        }
+        let text = said.to_string();
+        serde_json::from_value(said)
+            .map_err(|error| Failure::new(format!("{} says {text}", self.what)).because(error))
+    }
+
+    /// Its next JSON document: a line, or an error, which takes several.
+    async fn document(&mut self) -> Result<serde_json::Value, Failure> {
+        let mut text = String::new();
+        loop {
+            text += &self.line().await?;
+            match serde_json::from_str(&text) {
+                Ok(document) => return Ok(document),
+                Err(error) if error.is_eof() => text.push('\n'),
+                Err(error) => {
+                    let what = format!("{} says {text:?}", self.what);
+                    return Err(Failure::new(what).because(error));
+                }
+            }
+        }
     }
 
     /// Its next line.

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
-use mooncake_store::{ClientOptions, RealClient};
+use mooncake_store::{ClientOptions, RealClient, StoreError};
 
+use super::store::unreachable;
 use super::{Context, block_on, unless_interrupted};
 use crate::cluster::{Cluster, ClusterShape};
 use crate::config::{ClientSettings, Flags, Ratio, Size};
@@ -76,6 +77,9 @@ fn ratio(text: &str) -> Result<Ratio, String> {
 /// Memory beyond the blocks themselves, so that none of them is evicted at a watermark.
 const HEADROOM: f64 = 1.02;
 
+/// What to try when the cluster does not start.
+const SMALLER: &str = "a smaller store, with --block-bytes or --capacity-blocks";
+
 /// Runs the command; "no" when a byte was wrong or an operation failed.
 ///
 /// # Errors
@@ -115,11 +119,13 @@ fn shape(args: &ReplayArgs, requests: &[Request]) -> ClusterShape {
         }
         (ideal.blocks_distinct as f64 * HEADROOM / high.max(0.01)).ceil() as u64 + 64
     });
+    // The allocator's alignment.
+    let block_bytes = args.block_bytes.bytes().next_multiple_of(64);
     let per_node = blocks.div_ceil(u64::from(args.nodes)).max(1);
     ClusterShape {
         nodes: args.nodes,
-        // The allocator's alignment.
-        segment_bytes: per_node * args.block_bytes.bytes().next_multiple_of(64),
+        // What is beyond all numbers is beyond all machines, too, as the node will say.
+        segment_bytes: per_node.saturating_mul(block_bytes),
         high_watermark: high,
         low_watermark: low,
     }
@@ -133,7 +139,10 @@ async fn measure(
     settings: ClientSettings,
 ) -> Result<Summary, Failure> {
     let cluster = match shape {
-        Some(shape) => Some(Cluster::start(shape).await?),
+        Some(shape) => {
+            let cluster = Cluster::start(shape).await;
+            Some(cluster.map_err(|failure| failure.remedy(SMALLER))?)
+        }
         None => None,
     };
     let address = cluster
@@ -150,9 +159,9 @@ async fn measure(
         options.connect_deadline = settings.connect_deadline;
         let client = RealClient::connect(address, options)
             .await
-            .map_err(unreachable)?;
+            .map_err(unusable)?;
         let player = Player::new(client.clone(), &run, args.block_bytes.bytes(), args.batch).await;
-        players.push(player.map_err(unreachable)?);
+        players.push(player.map_err(unusable)?);
         clients.push(client);
     }
     let asked = |error| Failure::new("the master cannot be asked").because(error);
@@ -163,13 +172,11 @@ async fn measure(
         .progress(plan.requests.len() as u64, "requests");
     let mut summary = replay(&plan, players, &bar, context.output).await?;
     let (evicted, nodes) = totals(master).await.map_err(asked)?;
-    summary.evicted_objects = evicted - evicted_before;
+    // A master that was started anew counts from 0.
+    summary.evicted_objects = evicted.saturating_sub(evicted_before);
     summary.nodes = nodes;
     for client in &clients {
-        client
-            .close(super::CLOSE_BUDGET)
-            .await
-            .map_err(unreachable)?;
+        client.close(super::CLOSE_BUDGET).await.map_err(unusable)?;
     }
     if let Some(cluster) = cluster {
         cluster.stop().await?;
@@ -177,8 +184,12 @@ async fn measure(
     Ok(summary)
 }
 
-fn unreachable(error: mooncake_store::StoreError) -> Failure {
-    Failure::new("the store cannot be used")
-        .because(error)
-        .remedy("--start-cluster, or --master HOST:PORT of a running master")
+fn unusable(error: StoreError) -> Failure {
+    let remedy = "--start-cluster, or --master HOST:PORT of a running master";
+    match &error {
+        StoreError::Connect {
+            address, reason, ..
+        } => unreachable(address, reason).remedy(remedy),
+        _ => Failure::new("the store cannot be used").because(error),
+    }
 }

@@ -17,10 +17,10 @@ use crate::workload::{Shape, Workload};
 #[derive(Args, Debug)]
 pub struct DemoArgs {
     /// How many requests to replay.
-    #[arg(long, value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub requests: u64,
     /// How many users talk at the same time.
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub users: u32,
     /// Where the draws start; equal seeds give equal requests.
     #[arg(long, value_name = "SEED", default_value_t = Shape::default().seed)]

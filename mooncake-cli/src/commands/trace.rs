@@ -28,7 +28,7 @@ pub struct GenerateArgs {
     #[arg(long, value_name = "N", default_value_t = Shape::default().requests)]
     pub requests: u64,
     /// How many users talk at the same time.
-    #[arg(long, value_name = "N", default_value_t = Shape::default().users, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = Shape::default().users, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub users: u32,
     /// Where the draws start; equal seeds give equal traces.
     #[arg(long, value_name = "SEED", default_value_t = Shape::default().seed)]

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use super::file::ROLES;
 use super::{ConfigError, ConfigFile, Flags, Setting, SettingValue, Settings, env};
 
 /// Where a value came from.
@@ -135,14 +136,14 @@ impl Sources {
     ///
     /// # Errors
     ///
-    /// When there is such a file and it is wrong.
+    /// When there is such a file and it is wrong, or when a variable names no setting of its role.
     pub fn load(path: Option<&Path>) -> Result<Self, ConfigError> {
         let named = std::env::var_os("MOONCAKE_CONFIG").filter(|name| !name.is_empty());
         let path = path
             .map(Path::to_path_buf)
             .or_else(|| named.map(Into::into));
         let file = path.as_deref().map(ConfigFile::open).transpose()?;
-        let variables = std::env::vars_os()
+        let variables: Vec<_> = std::env::vars_os()
             .filter_map(|(name, text)| {
                 let name = name
                     .into_string()
@@ -152,6 +153,10 @@ impl Sources {
                 Some((name, text.to_string_lossy().into_owned()))
             })
             .collect();
+        // As in the file, whichever role it is that runs now.
+        for (role, table) in ROLES {
+            env::values(role, table, &variables)?;
+        }
         Ok(Self::new(file, variables))
     }
 

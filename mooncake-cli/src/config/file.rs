@@ -115,7 +115,7 @@ impl ConfigFile {
     }
 }
 
-const ROLES: [(&str, &[Setting]); 3] = [
+pub(super) const ROLES: [(&str, &[Setting]); 3] = [
     (MasterSettings::ROLE, MasterSettings::TABLE),
     (NodeSettings::ROLE, NodeSettings::TABLE),
     (ClientSettings::ROLE, ClientSettings::TABLE),

@@ -74,6 +74,27 @@ impl Failure {
         text
     }
 
+    /// Says in front whose failure it is.
+    #[must_use]
+    pub fn of(mut self, who: &str) -> Self {
+        self.what = format!("{who}: {}", self.what);
+        self
+    }
+
+    /// The failure that a program was given by [`json`](Self::json); `None`: it is something else.
+    #[must_use]
+    pub fn from_json(document: &serde_json::Value) -> Option<Self> {
+        let error = document.get("error")?;
+        let causes = error.get("causes")?.as_array()?.iter();
+        Some(Self {
+            what: error.get("message")?.as_str()?.to_owned(),
+            causes: causes
+                .map(|cause| Some(cause.as_str()?.to_owned()))
+                .collect::<Option<_>>()?,
+            remedy: error.get("try")?.as_str().map(str::to_owned),
+        })
+    }
+
     /// The failure for a program.
     #[must_use]
     pub fn json(&self) -> serde_json::Value {
@@ -123,6 +144,9 @@ mod tests {
             "message": "a.toml cannot be read", "causes": ["no such luck"], "try": "b.toml",
         }});
         assert_eq!(failure.json(), expected);
+        let told = Failure::from_json(&expected).unwrap().of("node-0");
+        assert_eq!(told.human(), failure.of("node-0").human());
+        assert!(Failure::from_json(&json!({"ready": {}})).is_none());
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub struct Player {
 pub struct Served {
     /// Blocks that were read, from the first one on.
     pub hit: u64,
-    /// Blocks that were read and had a wrong byte.
+    /// Blocks that were read and had a wrong byte or length.
     pub byte_errors: u64,
     /// Operations on blocks that failed.
     pub errors: u64,
@@ -139,6 +139,7 @@ impl Player {
         let start = Instant::now();
         let results = self.client.get_into(items).await;
         served.get_us.push(micros(start.elapsed()));
+        let quiet = all_quiet(&results);
         for (index, result) in results.into_iter().enumerate() {
             match result {
                 Ok(got) => {
@@ -156,6 +157,10 @@ impl Player {
                 Err(fault) if fault.code == ErrorCode::ObjectNotFound => {}
                 Err(fault) => served.failed(&fault),
             }
+        }
+        if !quiet {
+            // What still moves must not land among the blocks of the next call.
+            replace(&self.client, &mut self.target, served).await;
         }
     }
 
@@ -177,6 +182,7 @@ impl Player {
         let start = Instant::now();
         let results = self.client.put_from(items, PutOptions::default()).await;
         served.put_us.push(micros(start.elapsed()));
+        let quiet = all_quiet(&results);
         for result in results {
             match result {
                 Ok(_) => served.bytes_put += self.block_bytes,
@@ -189,6 +195,22 @@ impl Player {
                 Err(fault) => served.failed(&fault),
             }
         }
+        if !quiet {
+            replace(&self.client, &mut self.source, served).await;
+        }
+    }
+}
+
+fn all_quiet<T>(results: &[Result<T, Fault>]) -> bool {
+    let quiet = |result: &Result<T, Fault>| result.as_ref().map_or_else(|f| f.quiescent, |_| true);
+    results.iter().all(quiet)
+}
+
+/// Takes new memory; the engine frees the old one when it is quiet.
+async fn replace(client: &RealClient, buffer: &mut Buffer, served: &mut Served) {
+    match client.allocate(buffer.len() as usize).await {
+        Ok(new) => *buffer = new,
+        Err(error) => served.failed(&error.into()),
     }
 }
 

@@ -87,6 +87,12 @@ pub async fn replay<S: Serve>(
         }
     }
     bar.finish_and_clear();
+    if added < plan.requests.len() {
+        return Err(Failure::new(format!(
+            "a client broke down: {added} of {} requests were served",
+            plan.requests.len()
+        )));
+    }
     Ok(tally.summary(count, start.elapsed()))
 }
 
@@ -108,7 +114,7 @@ async fn play<S: Serve>(
             return;
         };
         if let Some(speed) = plan.speed {
-            let at = Duration::from_millis(request.timestamp).div_f64(speed);
+            let at = due(request, speed);
             tokio::time::sleep(at.saturating_sub(start.elapsed())).await;
         }
         let served = client.serve(request).await;
@@ -118,6 +124,12 @@ async fn play<S: Serve>(
             return;
         }
     }
+}
+
+/// When a request is due, from the start of the run; a speed near 0 puts it off for ever.
+fn due(request: &Request, speed: f64) -> Duration {
+    let seconds = request.timestamp as f64 / 1e3 / speed;
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
 /// What the master knows of the nodes: evicted objects so far, and use per node.
@@ -149,4 +161,60 @@ pub async fn totals(master: &MasterClient) -> Result<(u64, Vec<NodeSummary>), Fa
         .collect();
     nodes.sort_by(|a, b| a.name.cmp(&b.name));
     Ok((evicted_objects, nodes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(timestamps: &[u64]) -> Plan {
+        let request = |timestamp: &u64| Request {
+            timestamp: *timestamp,
+            input_length: 1,
+            output_length: 1,
+            hash_ids: vec![0],
+        };
+        Plan {
+            requests: Arc::new(timestamps.iter().map(request).collect()),
+            speed: None,
+        }
+    }
+
+    async fn run<S: Serve>(plan: &Plan, client: S) -> Result<Summary, Failure> {
+        let bar = ProgressBar::hidden();
+        replay(plan, vec![client], &bar, Output::default()).await
+    }
+
+    struct Healthy;
+    struct Broken;
+
+    impl Serve for Healthy {
+        async fn serve(&mut self, _request: &Request) -> Result<Served, Failure> {
+            Ok(Served::default())
+        }
+    }
+
+    impl Serve for Broken {
+        async fn serve(&mut self, request: &Request) -> Result<Served, Failure> {
+            assert_eq!(request.timestamp, 0, "this panic is part of the test");
+            Ok(Served::default())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_that_panics_does_not_pass_for_a_run_that_is_done() {
+        let plan = plan(&[0, 1, 2]);
+        let failure = run(&plan, Broken).await.unwrap_err();
+        assert!(failure.human().contains("1 of 3 requests"));
+        assert_eq!(run(&plan, Healthy).await.unwrap().requests, 3);
+    }
+
+    #[test]
+    fn a_request_is_due_at_its_time_by_the_speed_however_small_that_is() {
+        let plan = plan(&[1_500]);
+        let due = |speed| due(&plan.requests[0], speed);
+        assert_eq!(due(3.0), Duration::from_millis(500));
+        assert_eq!(due(1e300), Duration::ZERO);
+        assert_eq!(due(1e-300), Duration::MAX);
+    }
 }

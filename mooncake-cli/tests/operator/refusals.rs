@@ -183,3 +183,11 @@ fn a_segment_that_does_not_fit_into_memory_is_refused() {
     ];
     run(&words, b"", &nobody()).refused(&said, SOON);
 }
+
+#[test]
+fn a_cluster_that_does_not_fit_into_memory_is_refused_with_the_reason_of_its_node() {
+    let nobody = nobody();
+    let said = ["node-", "does not fit into memory", "--segment-size"];
+    let demo = run(&["demo", "--segment-size", "512TiB"], b"", &nobody);
+    demo.refused(&said, SOON);
+}

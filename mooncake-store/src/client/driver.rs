@@ -277,15 +277,7 @@ impl Driver {
     }
 
     async fn prepare(self: Arc<Self>, waiting: Vec<Transfer>) {
-        let mut reachable = Vec::with_capacity(waiting.len());
-        for transfer in waiting {
-            match self.open(&transfer).await {
-                Ok(()) => reachable.push(transfer),
-                // Another replica may be on a node that answers.
-                Err(error) => self.refuse(&transfer, Retry::Elsewhere, error.to_string()),
-            }
-        }
-        let (mut ready, homeless): (Vec<_>, Vec<_>) = reachable
+        let (mut ready, homeless): (Vec<_>, Vec<_>) = waiting
             .into_iter()
             .partition(|transfer| self.local(transfer).is_some());
         if !homeless.is_empty() {
@@ -298,17 +290,34 @@ impl Driver {
                 }
             }
         }
-        self.post(ready);
+        // Each segment for itself: one whose owner does not answer holds up nobody else's.
+        for (name, transfers) in by_segment(ready) {
+            if self.segments.lock().contains_key(&name) {
+                self.post(transfers);
+            } else {
+                let driver = Arc::clone(&self);
+                self.runtime
+                    .spawn(async move { driver.open(&name, transfers).await });
+            }
+        }
     }
 
-    async fn open(&self, transfer: &Transfer) -> Result<(), mooncake_tent::Error> {
-        let name = &transfer.location.segment.name;
-        if !self.segments.lock().contains_key(name) {
-            let budget = transfer.deadline.since(Clock.now()).min(OPEN_BUDGET);
-            let segment = self.engine.open_segment(name, budget).await?;
-            self.segments.lock().insert(name.clone(), segment);
+    /// Opens a segment, once for all its transfers, and posts them.
+    async fn open(&self, name: &str, transfers: Vec<Transfer>) {
+        let deadline = transfers.iter().map(|transfer| transfer.deadline).max();
+        let left = deadline.unwrap_or(Time::NEVER).since(Clock.now());
+        match self.engine.open_segment(name, left.min(OPEN_BUDGET)).await {
+            Ok(segment) => {
+                self.segments.lock().insert(name.to_owned(), segment);
+                self.post(transfers);
+            }
+            // Another replica may be on a node that answers.
+            Err(error) => {
+                for transfer in &transfers {
+                    self.refuse(transfer, Retry::Elsewhere, error.to_string());
+                }
+            }
         }
-        Ok(())
     }
 
     /// Gives memory of ours to items that have none, or too little.
@@ -332,18 +341,11 @@ impl Driver {
     }
 
     /// Posts a batch for each segment, so that a slow node holds up nobody else's transfers.
-    fn post(&self, mut transfers: Vec<Transfer>) {
-        transfers.sort_by(|a, b| a.location.segment.name.cmp(&b.location.segment.name));
-        let mut rest = transfers.into_iter().peekable();
-        while let Some(first) = rest.next() {
-            let name = first.location.segment.name.clone();
-            let mut same = vec![first];
-            while let Some(next) = rest.next_if(|next| next.location.segment.name == name) {
-                same.push(next);
-            }
+    fn post(&self, transfers: Vec<Transfer>) {
+        for (name, transfers) in by_segment(transfers) {
             let segment = self.segments.lock().get(&name).cloned();
             match segment {
-                Some(segment) => self.post_to(&segment, same),
+                Some(segment) => self.post_to(&segment, transfers),
                 None => unreachable!("{name} was opened before"),
             }
         }
@@ -421,6 +423,20 @@ impl Driver {
             self.rearm.notify_one();
         }
     }
+}
+
+/// Sorts transfers by the name of their segment.
+fn by_segment(mut transfers: Vec<Transfer>) -> Vec<(String, Vec<Transfer>)> {
+    transfers.sort_by(|a, b| a.location.segment.name.cmp(&b.location.segment.name));
+    let mut groups: Vec<(String, Vec<Transfer>)> = Vec::new();
+    for transfer in transfers {
+        let name = &transfer.location.segment.name;
+        match groups.last_mut() {
+            Some((last, group)) if last == name => group.push(transfer),
+            _ => groups.push((name.clone(), vec![transfer])),
+        }
+    }
+    groups
 }
 
 /// What follows from an event: what to do, and when to look again.

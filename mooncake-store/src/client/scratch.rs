@@ -58,15 +58,21 @@ impl Scratch {
     /// Memory for each of these lengths, none of which is 0. It lies in one buffer, since the
     /// registration of a buffer costs more than its bytes.
     pub(super) async fn lend(&self, lengths: &[u64]) -> Result<Vec<Loan>, Error> {
-        let mut end = 0;
-        let ranges: Vec<_> = lengths
-            .iter()
-            .map(|length| {
-                let start = end;
-                end = (start + length).next_multiple_of(CACHE_LINE);
-                start..start + length
-            })
-            .collect();
+        let mut end = 0_u64;
+        let mut ranges = Vec::with_capacity(lengths.len());
+        for length in lengths {
+            let start = end;
+            let over = start.checked_add(*length);
+            let over =
+                over.and_then(|over| Some((over, over.checked_next_multiple_of(CACHE_LINE)?)));
+            // The master says how long an object is, and is not trusted.
+            let Some((over, next)) = over else {
+                let what = format!("no memory has room for {length} bytes more than {start}");
+                return Err(Error::Invalid(what));
+            };
+            ranges.push(start..over);
+            end = next;
+        }
         let size = end.max(SMALLEST).checked_next_power_of_two().unwrap_or(end);
         let idle = self.idle.lock().take(size);
         let buffer = match idle {

@@ -10,6 +10,7 @@ use std::{
 };
 
 use mooncake_proto::tent as wire;
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 use super::{
@@ -55,6 +56,8 @@ struct Shared {
     selector: TransportSelector,
     segments: SegmentManager,
     own: Segment,
+    /// Held while `own` learns, so that it never learns an older state after a newer one.
+    learning: Mutex<()>,
     me: Weak<Self>,
 }
 
@@ -99,6 +102,7 @@ impl TentEngine {
                 selector: TransportSelector::new(),
                 segments: SegmentManager::default(),
                 own,
+                learning: Mutex::default(),
                 me: Weak::clone(me),
             }
         });
@@ -452,6 +456,7 @@ impl Shared {
     /// A buffer has come, changed or gone. Peers do not know of local ones.
     fn changed(&self, buffer: &LocalBuffer) {
         if buffer.permission() != Permission::Local {
+            let _learning = self.learning.lock();
             self.version.fetch_add(1, Ordering::AcqRel);
             self.own.learn(self.descriptor());
         }
