@@ -21,6 +21,8 @@ pub struct Summary {
     pub ideal_ratio_blocks: f64,
     /// Blocks that were read and had a wrong byte or length. Anything but 0 is a bug.
     pub byte_errors: u64,
+    /// Blocks that the store had but that could not be read from their node, which are misses.
+    pub unreadable_blocks: u64,
     /// Operations that failed.
     pub errors: u64,
     /// Bytes that were read.
@@ -173,6 +175,12 @@ impl Show for Summary {
             ),
             self.traffic(),
         ];
+        if self.unreadable_blocks > 0 {
+            parts.push(format!(
+                "{} blocks could not be read from their node: misses",
+                count(self.unreadable_blocks)
+            ));
+        }
         if self.evicted_objects > 0 {
             parts.push(format!(
                 "{} objects were evicted to make room",

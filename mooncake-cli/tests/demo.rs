@@ -125,11 +125,10 @@ fn a_node_killed_in_mid_demo_costs_hits_but_no_byte_and_nothing_hangs() {
     assert_eq!(summary["requests"], 3000);
     let hit = summary["hit_ratio_blocks"].as_f64().unwrap();
     assert!(hit < summary["ideal_ratio_blocks"].as_f64().unwrap());
-    // Operations failed until the master forgot the node, and the exit code says so.
-    assert_eq!(
-        output.status.code(),
-        Some(i32::from(summary["errors"] != 0))
-    );
+    // Only puts that were under way to the node may have failed: the master sends no more there.
+    let errors = summary["errors"].as_u64().unwrap();
+    assert!(errors < 500, "{summary}");
+    assert_eq!(output.status.code(), Some(i32::from(errors != 0)));
     for (what, pid) in processes {
         assert!(!is_alive(pid), "{what} still runs");
     }

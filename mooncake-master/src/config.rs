@@ -13,6 +13,7 @@ use crate::{AllocationStrategy, state::Settings};
 /// assert_eq!(config.listen, "127.0.0.1:50051");
 /// assert_eq!(config.admin_listen, "127.0.0.1:9003");
 /// assert_eq!(config.client_ttl, 10);
+/// assert_eq!(config.suspect_after_ms, 3_000);
 /// assert_eq!(config.default_kv_lease_ttl, 10_000);
 /// assert_eq!(config.ping_interval_ms, 1_000);
 /// assert_eq!(config.put_deadline_ms, 30_000);
@@ -32,6 +33,8 @@ pub struct MasterConfig {
     pub admin_listen: String,
     /// Seconds of silence after which a client is dead and its segments are unmounted.
     pub client_ttl: u64,
+    /// Silence after which others are preferred to a client, before it counts as dead.
+    pub suspect_after_ms: u64,
     /// Milliseconds for which a look-up's locations hold.
     pub default_kv_lease_ttl: u64,
     /// How often clients are asked to ping.
@@ -58,6 +61,7 @@ impl Default for MasterConfig {
             listen: "127.0.0.1:50051".to_owned(),
             admin_listen: "127.0.0.1:9003".to_owned(),
             client_ttl: 10,
+            suspect_after_ms: 3_000,
             default_kv_lease_ttl: 10_000,
             ping_interval_ms: 1_000,
             put_deadline_ms: 30_000,
@@ -84,6 +88,7 @@ impl MasterConfig {
         self.check()?;
         Ok(Settings {
             client_ttl: Duration::from_secs(self.client_ttl),
+            suspect_after: Duration::from_millis(self.suspect_after_ms),
             lease_ttl: Duration::from_millis(self.default_kv_lease_ttl),
             put_deadline: Duration::from_millis(self.put_deadline_ms),
             write_frame_budget: Duration::from_millis(self.write_frame_budget_ms),
@@ -100,6 +105,7 @@ impl MasterConfig {
         let wrong = |field, what: String| Err(InvalidConfig { field, what });
         for (field, value) in [
             ("client_ttl", self.client_ttl),
+            ("suspect_after_ms", self.suspect_after_ms),
             ("default_kv_lease_ttl", self.default_kv_lease_ttl),
             ("ping_interval_ms", self.ping_interval_ms),
             ("put_deadline_ms", self.put_deadline_ms),

@@ -143,6 +143,11 @@ impl Collector for StateNumbers {
             ("leases", "Leases that are not over", now.leases),
             ("clients", "Clients that are alive", now.clients),
             (
+                "suspect_clients",
+                "Clients that are silent or whose stream has ended",
+                now.suspect_clients,
+            ),
+            (
                 "sessions",
                 "Open session streams",
                 self.0.open_sessions() as u64,

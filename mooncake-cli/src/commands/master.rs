@@ -82,6 +82,7 @@ fn config(settings: &MasterSettings) -> MasterConfig {
         listen: settings.listen.to_string(),
         admin_listen: settings.admin_listen.to_string(),
         client_ttl: settings.client_ttl.as_secs(),
+        suspect_after_ms: millis(settings.suspect_after),
         default_kv_lease_ttl: millis(settings.default_kv_lease_ttl),
         ping_interval_ms: millis(ping_interval),
         put_deadline_ms: millis(settings.put_deadline),

@@ -17,6 +17,8 @@ settings! {
         admin_listen: SocketAddr = "127.0.0.1:9003",
         /// How long a client may be silent before it counts as dead.
         client_ttl: Duration = "10s",
+        /// How long a client may be silent before others are preferred to it.
+        suspect_after: Duration = "3s",
         /// How long a read may rely on the locations that it was given.
         default_kv_lease_ttl: Duration = "10s",
         /// How long a put may take from its start to its end.

@@ -33,6 +33,8 @@ pub struct Served {
     pub hit: u64,
     /// Blocks that were read and had a wrong byte or length.
     pub byte_errors: u64,
+    /// Blocks that the store had, but that could not be read where they should be.
+    pub unreadable: u64,
     /// Operations on blocks that failed.
     pub errors: u64,
     /// What the first of them said.
@@ -155,6 +157,15 @@ impl Player {
                 }
                 // It was forgotten since it was looked up: a miss.
                 Err(fault) if fault.code == ErrorCode::ObjectNotFound => {}
+                // Its node may be dead, which the store will know in a while: a miss as well.
+                Err(fault)
+                    if matches!(
+                        fault.code,
+                        ErrorCode::TransferFailed | ErrorCode::LeaseExpired
+                    ) =>
+                {
+                    served.unreadable += 1;
+                }
                 Err(fault) => served.failed(&fault),
             }
         }

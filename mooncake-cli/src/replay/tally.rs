@@ -14,6 +14,7 @@ pub struct Tally {
     blocks_hit: u64,
     tokens_hit: u64,
     byte_errors: u64,
+    unreadable: u64,
     errors: u64,
     bytes_get: u64,
     bytes_put: u64,
@@ -31,6 +32,7 @@ impl Tally {
         self.blocks_hit += served.hit;
         self.tokens_hit += request.tokens_of(served.hit);
         self.byte_errors += served.byte_errors;
+        self.unreadable += served.unreadable;
         self.errors += served.errors;
         self.bytes_get += served.bytes_get;
         self.bytes_put += served.bytes_put;
@@ -73,6 +75,7 @@ impl Tally {
             hit_ratio_tokens: ratio(self.tokens_hit, self.ideal.tokens_input),
             ideal_ratio_blocks: self.ideal.ratio_blocks(),
             byte_errors: self.byte_errors,
+            unreadable_blocks: self.unreadable,
             errors: self.errors,
             bytes_get: self.bytes_get,
             bytes_put: self.bytes_put,

@@ -137,8 +137,12 @@ impl Stream for SessionStream {
 
 impl Drop for SessionStream {
     fn drop(&mut self) {
-        if let Some(registration) = &self.registration {
-            self.shared.sessions.leave(registration);
+        if let Some(registration) = &self.registration
+            && self.shared.sessions.leave(registration)
+        {
+            self.shared.apply(&Command::Lost {
+                client: registration.client,
+            });
         }
     }
 }

@@ -74,13 +74,15 @@ impl Sessions {
         })
     }
 
-    /// The stream has ended.
-    pub(crate) fn leave(&self, registration: &Registration) {
+    /// The stream has ended; `true`: no other has taken its place.
+    pub(crate) fn leave(&self, registration: &Registration) -> bool {
         let mut open = self.open.lock();
         let current = open.streams.get(&registration.client);
-        if current.is_some_and(|entry| entry.number == registration.number) {
+        let last = current.is_some_and(|entry| entry.number == registration.number);
+        if last {
             open.streams.remove(&registration.client);
         }
+        last
     }
 
     /// Ends all streams, and lets none begin.

@@ -17,6 +17,8 @@ pub(crate) struct Client {
     pub(crate) tenant: Option<TenantId>,
     pub(crate) name: String,
     pub(crate) last_seen: Time,
+    /// Its stream ended or it has been silent for a while: others are preferred to it.
+    pub(crate) suspect: bool,
     answers: Answers,
 }
 
@@ -26,6 +28,7 @@ impl Client {
             tenant,
             name,
             last_seen: now,
+            suspect: false,
             answers: Answers::default(),
         }
     }
@@ -101,8 +104,23 @@ impl Clients {
                 client.last_seen = (client.last_seen + slept).min(now);
             }
         }
-        let silent = |(_, client): &(&ClientId, &Client)| now.since(client.last_seen) > ttl;
-        self.all.iter().filter(silent).map(|(&id, _)| id).collect()
+        self.silent_for(now, ttl, |_| true)
+    }
+
+    /// Who has been silent for longer than `after` and is not a suspect yet.
+    pub(crate) fn suspicious(&self, now: Time, after: Duration) -> Vec<ClientId> {
+        self.silent_for(now, after, |client| !client.suspect)
+    }
+
+    fn silent_for(
+        &self,
+        now: Time,
+        length: Duration,
+        counts: impl Fn(&Client) -> bool,
+    ) -> Vec<ClientId> {
+        let silent = |client: &Client| now.since(client.last_seen) > length && counts(client);
+        let found = self.all.iter().filter(|(_, client)| silent(client));
+        found.map(|(&id, _)| id).collect()
     }
 }
 

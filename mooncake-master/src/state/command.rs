@@ -24,6 +24,11 @@ pub enum Command {
         /// For people.
         name: String,
     },
+    /// A client's stream has ended without another in its place. It may be dead, or come back.
+    Lost {
+        /// Whose.
+        client: ClientId,
+    },
     /// An operation of a client.
     Perform {
         /// Who asks.

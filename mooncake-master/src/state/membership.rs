@@ -35,9 +35,8 @@ impl State {
             }
             Some(client) => {
                 client.tenant = Some(tenant);
-                client.last_seen = now;
                 name.clone_into(&mut client.name);
-                true
+                self.seen(now, id)
             }
             None => {
                 let client = Client::new(Some(tenant), name.to_owned(), now);
@@ -54,7 +53,18 @@ impl State {
             return false;
         };
         client.last_seen = now;
+        if std::mem::take(&mut client.suspect) {
+            self.segments.suspect(id, false);
+        }
         true
+    }
+
+    /// Prefers others to this client from now on, until it is heard again.
+    pub(super) fn suspect(&mut self, id: ClientId) {
+        if let Some(client) = self.clients.all.get_mut(&id) {
+            client.suspect = true;
+            self.segments.suspect(id, true);
+        }
     }
 
     pub(super) fn mount(
@@ -126,6 +136,9 @@ impl State {
                 self.drop_segment(now, slot);
             }
             self.drop_puts_of(now, id);
+        }
+        for id in self.clients.suspicious(now, self.settings.suspect_after) {
+            self.suspect(id);
         }
     }
 }

@@ -98,6 +98,8 @@ pub struct Counters {
     pub leases: u64,
     /// Alive.
     pub clients: u64,
+    /// Of these, those that are silent or whose stream has ended.
+    pub suspect_clients: u64,
     /// Evicted ever.
     pub evicted_objects: u64,
     /// Evicted ever.
@@ -182,6 +184,12 @@ impl State {
             segments: self.segments.len() as u64,
             leases: self.leases.len() as u64,
             clients: self.clients.all.len() as u64,
+            suspect_clients: self
+                .clients
+                .all
+                .values()
+                .filter(|client| client.suspect)
+                .count() as u64,
             evicted_objects: self.totals.evicted_objects,
             evicted_bytes: self.totals.evicted_bytes,
             expired_clients: self.totals.expired_clients,
@@ -203,6 +211,10 @@ impl State {
                 tenant,
                 name,
             } => answer_of(self.hello(now, *client, tenant, name)),
+            Command::Lost { client } => {
+                self.suspect(*client);
+                Answer::Done
+            }
             Command::Perform { caller, operation } => self.perform(now, caller, operation),
             Command::Tick => {
                 self.tick(now);
@@ -218,10 +230,10 @@ impl State {
     fn perform(&mut self, now: Time, caller: &Caller, operation: &Operation) -> Answer {
         match caller {
             Caller::Session { client: id, number } => {
-                let Some(client) = self.clients.all.get_mut(id) else {
+                if !self.seen(now, *id) {
                     return Answer::Refused(Failure::Fenced);
-                };
-                client.last_seen = now;
+                }
+                let client = self.clients.all.get_mut(id).expect("it was just seen");
                 let tenant = client.tenant;
                 if tenant.is_none() {
                     return Answer::Refused(Failure::Fenced);

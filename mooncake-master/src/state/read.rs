@@ -3,8 +3,8 @@
 use std::{cmp::Ordering, collections::BinaryHeap};
 
 use super::{
-    Answer, ClientId, Description, Failure, Key, ListObjects, ListedObject, Located, Object, State,
-    check_key,
+    Answer, ClientId, Description, Failure, Key, ListObjects, ListedObject, Located, Object,
+    Replica, State, check_key,
     leases::Covered,
     objects::{Body, Phase},
     segments::Table,
@@ -60,7 +60,13 @@ impl State {
         objects.bodies[slot].leases += 1;
         covered.push(slot);
         let segments = &self.segments;
-        Ok(self.objects.view(slot, |slot| table.place(segments, slot)))
+        let mut object = self.objects.view(slot, |slot| table.place(segments, slot));
+        // Readers try replicas in this order.
+        object.replicas.sort_by_key(|replica| match replica {
+            Replica::Memory { segment, .. } => segments.is_suspect(table.slot(*segment)),
+            Replica::LocalDisk { .. } | Replica::Remote { .. } => false,
+        });
+        Ok(object)
     }
 
     pub(super) fn exist(

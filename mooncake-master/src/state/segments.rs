@@ -20,6 +20,8 @@ pub(crate) struct Mounted {
     pub(crate) live: u64,
     /// Those that are.
     quarantined: u64,
+    /// Its owner may be dead.
+    suspect: bool,
 }
 
 /// What mounting would change.
@@ -72,6 +74,17 @@ impl Segments {
     pub(crate) fn owned_by(&self, owner: ClientId) -> Vec<u32> {
         let owned = |slot: &u32| self.at(*slot).identity.owner == owner;
         self.by_id.values().copied().filter(owned).collect()
+    }
+
+    /// Prefers other segments to those of this owner, or no longer.
+    pub(crate) fn suspect(&mut self, owner: ClientId, suspect: bool) {
+        for slot in self.owned_by(owner) {
+            self.at_mut(slot).suspect = suspect;
+        }
+    }
+
+    pub(crate) fn is_suspect(&self, slot: u32) -> bool {
+        self.at(slot).suspect
     }
 
     pub(crate) fn at(&self, slot: u32) -> &Mounted {
@@ -182,6 +195,7 @@ impl Segments {
             quarantined_bytes: 0,
             live: 0,
             quarantined: 0,
+            suspect: false,
         });
     }
 
@@ -214,12 +228,16 @@ impl Segments {
         mounted.live + mounted.quarantined
     }
 
-    /// Memory for as many of the wished replicas as fit, on segments of different names.
+    /// Memory for as many of the wished replicas as fit, on segments of different names. A segment
+    /// whose owner is suspect is taken only if all are: what is put there may never arrive.
     pub(crate) fn place(&mut self, wish: &Wish<'_>) -> Replicas {
         let mut placed = Replicas::new();
+        let all_suspect = self.order.iter().all(|slot| self.is_suspect(*slot));
         for name in wish.preferred {
             for at in 0..self.order.len() {
-                if self.at(self.order[at]).identity.name == *name {
+                let slot = self.order[at];
+                let wanted = self.at(slot).identity.name == *name;
+                if wanted && (all_suspect || !self.is_suspect(slot)) {
                     self.try_place(&mut placed, at, wish);
                 }
             }
@@ -228,7 +246,9 @@ impl Segments {
             if placed.len() >= wish.replicas as usize {
                 break;
             }
-            self.try_place(&mut placed, at, wish);
+            if all_suspect || !self.is_suspect(self.order[at]) {
+                self.try_place(&mut placed, at, wish);
+            }
         }
         placed
     }
@@ -333,6 +353,11 @@ pub(crate) struct Table {
 }
 
 impl Table {
+    /// The segment at a place in the answer.
+    pub(crate) fn slot(&self, place: u32) -> u32 {
+        self.slots[place as usize]
+    }
+
     /// The place of a segment in the answer.
     pub(crate) fn place(&mut self, segments: &Segments, slot: u32) -> u32 {
         let known = self.slots.iter().position(|&other| other == slot);

@@ -12,6 +12,8 @@ use crate::alloc::AllocationStrategy;
 pub struct Settings {
     /// A client that is silent for longer is dead.
     pub client_ttl: Duration,
+    /// A client that is silent for longer is suspect: others are preferred to it.
+    pub suspect_after: Duration,
     /// How long a look-up's lease lasts.
     pub lease_ttl: Duration,
     /// How long a put may take before another writer may take its key over.
@@ -39,6 +41,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             client_ttl: Duration::from_secs(10),
+            suspect_after: Duration::from_secs(3),
             lease_ttl: Duration::from_secs(10),
             put_deadline: Duration::from_secs(30),
             write_frame_budget: Duration::from_secs(30),
