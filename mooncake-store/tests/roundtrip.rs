@@ -263,7 +263,7 @@ async fn a_node_that_says_nothing_holds_up_no_block_of_another_one() {
     for fault in results.into_iter().filter_map(Result::err) {
         assert_eq!(fault.code, ErrorCode::TransferFailed, "{fault}");
     }
-    owner.close().await;
+    owner.close(BUDGET).await;
     cluster.stop().await;
 }
 

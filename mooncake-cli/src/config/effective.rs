@@ -175,13 +175,11 @@ impl Sources {
     pub fn settle<S: Settings>(&self, flags: &Flags<S>) -> Result<Effective<S>, ConfigError> {
         let environment = env::values(S::ROLE, S::TABLE, &self.variables)?;
         let from_env = |setting: &Setting| {
-            let (_, text) = environment.iter().find(|(name, _)| *name == setting.name)?;
-            Some((
-                text.clone(),
-                Origin::Environment {
-                    variable: setting.variable(S::ROLE),
-                },
-            ))
+            let said = environment
+                .iter()
+                .find(|said| said.setting == setting.name)?;
+            let variable = said.variable.clone();
+            Some((said.text.clone(), Origin::Environment { variable }))
         };
         let from_flag = |setting: &Setting| {
             let text = flags.value(setting.name)?.to_owned();

@@ -3,7 +3,17 @@
 use super::file::unknown;
 use super::{ConfigError, Origin, Setting};
 
-/// What the variables say about the settings of `role`, as (setting, text).
+/// What a variable says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Said {
+    /// About which setting.
+    pub(super) setting: &'static str,
+    pub(super) text: String,
+    /// The variable's name.
+    pub(super) variable: String,
+}
+
+/// What the variables say about the settings of `role`.
 ///
 /// # Errors
 ///
@@ -12,7 +22,7 @@ pub(super) fn values(
     role: &'static str,
     table: &'static [Setting],
     variables: &[(String, String)],
-) -> Result<Vec<(&'static str, String)>, ConfigError> {
+) -> Result<Vec<Said>, ConfigError> {
     let prefix = format!("MOONCAKE_{}_", role.to_uppercase());
     let mut values = Vec::new();
     for (variable, text) in variables {
@@ -23,7 +33,11 @@ pub(super) fn values(
             continue;
         }
         match table.iter().find(|setting| setting.name == name) {
-            Some(setting) => values.push((setting.name, text.clone())),
+            Some(setting) => values.push(Said {
+                setting: setting.name,
+                text: text.clone(),
+                variable: variable.clone(),
+            }),
             None => {
                 return Err(unknown(
                     role,
@@ -36,8 +50,25 @@ pub(super) fn values(
             }
         }
     }
+    // Users of other Mooncake tools have it in their environment for every role.
+    let own = values.iter().any(|said| said.setting == SHARED_SETTING);
+    let shared = variables
+        .iter()
+        .find(|(variable, _)| variable == SHARED_VARIABLE);
+    let setting = table.iter().find(|setting| setting.name == SHARED_SETTING);
+    if let (false, Some((_, text)), Some(setting)) = (own, shared, setting) {
+        values.push(Said {
+            setting: setting.name,
+            text: text.clone(),
+            variable: SHARED_VARIABLE.to_owned(),
+        });
+    }
     Ok(values)
 }
+
+/// Names the master for all roles that have one.
+const SHARED_VARIABLE: &str = "MOONCAKE_MASTER";
+const SHARED_SETTING: &str = "master";
 
 /// Kubernetes gives every container variables about each service: one that is called
 /// `mooncake-master` makes `MOONCAKE_MASTER_PORT` and the like, which are no settings of ours.
@@ -58,7 +89,11 @@ mod tests {
             .iter()
             .map(|(name, text)| (name.to_string(), text.to_string()))
             .collect();
-        values(MasterSettings::ROLE, MasterSettings::TABLE, &variables)
+        let said = values(MasterSettings::ROLE, MasterSettings::TABLE, &variables)?;
+        Ok(said
+            .into_iter()
+            .map(|said| (said.setting, said.text))
+            .collect())
     }
 
     #[test]
@@ -69,6 +104,21 @@ mod tests {
             ("MOONCAKE_MASTER", "b"),
         ]);
         assert_eq!(found.unwrap(), [("client_ttl", "3s".to_owned())]);
+    }
+
+    #[test]
+    fn one_variable_names_the_master_for_every_role_that_has_one() {
+        let shared = ("MOONCAKE_MASTER".to_owned(), "a:1".to_owned());
+        let own = ("MOONCAKE_CLIENT_MASTER".to_owned(), "b:2".to_owned());
+        let client = |variables: &[_]| {
+            let said = values(ClientSettings::ROLE, ClientSettings::TABLE, variables).unwrap();
+            said.into_iter()
+                .map(|said| (said.text, said.variable))
+                .collect::<Vec<_>>()
+        };
+        let said = |(variable, text): &(String, String)| (text.clone(), variable.clone());
+        assert_eq!(client(std::slice::from_ref(&shared)), [said(&shared)]);
+        assert_eq!(client(&[shared, own.clone()]), [said(&own)]);
     }
 
     #[test]

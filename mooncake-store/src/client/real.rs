@@ -20,6 +20,7 @@ use crate::{
         PutOptions, Settings,
     },
     master::{ConnectOptions, Hello, MasterClient},
+    time::Clock,
 };
 
 /// How a client connects and how patient it is.
@@ -55,6 +56,8 @@ pub struct RealClient {
     engine: Arc<dyn TransferEngine>,
     master: MasterClient,
     operation_deadline: Duration,
+    /// Engine and session end with the client.
+    owned: bool,
 }
 
 impl RealClient {
@@ -84,11 +87,14 @@ impl RealClient {
             name: options.name.clone(),
         };
         let master = MasterClient::connect(address, hello, connect).await?;
-        Ok(Self::over(engine, master, options.operation_deadline))
+        Ok(Self {
+            owned: true,
+            ..Self::over(engine, master, options.operation_deadline)
+        })
     }
 
-    /// A client over an engine and a session that exist already. The session must have been opened
-    /// under the engine's incarnation.
+    /// A client over an engine and a session that exist already, and go on after it. The session
+    /// must have been opened under the engine's incarnation.
     pub fn over(
         engine: Arc<dyn TransferEngine>,
         master: MasterClient,
@@ -102,6 +108,7 @@ impl RealClient {
             engine,
             master,
             operation_deadline,
+            owned: false,
         }
     }
 
@@ -138,15 +145,20 @@ impl RealClient {
         Ok(self.engine.register_memory(memory, options).await?)
     }
 
-    /// Gives all leases back, and ends the session and the engine.
+    /// Gives all leases back, and ends what [`connect`](Self::connect) has opened: the session and
+    /// the engine. Those that the client was [given](Self::over) go on.
     ///
     /// # Errors
     ///
     /// Transfers could not be proven quiet within the budget.
     pub async fn close(&self, budget: Duration) -> Result<(), StoreError> {
+        let end = Clock.now() + budget;
         self.driver.settle(budget / 2).await;
-        self.master.close().await;
-        Ok(self.engine.shutdown(budget / 2).await?)
+        if !self.owned {
+            return Ok(());
+        }
+        self.master.close(budget / 4).await;
+        Ok(self.engine.shutdown(end.since(Clock.now())).await?)
     }
 
     fn run(&self, operation: Operation, places: Vec<Place>) -> oneshot::Receiver<Finished> {

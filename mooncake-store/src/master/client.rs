@@ -179,13 +179,15 @@ impl MasterClient {
         &self.inner.shared.address
     }
 
-    /// Ends the session for all clones, and every call with it; returns when its task has ended.
-    pub async fn close(&self) {
+    /// Ends the session for all clones, and every call with it; returns when its task has ended,
+    /// but not after the budget.
+    pub async fn close(&self, budget: Duration) {
         self.inner.shared.close();
         let task = self.inner.task.lock().take();
-        if let Some(task) = task {
-            // It could only have panicked, and then it has ended too.
-            drop(task.await);
+        if let Some(mut task) = task
+            && tokio::time::timeout(budget, &mut task).await.is_err()
+        {
+            task.abort();
         }
     }
 }

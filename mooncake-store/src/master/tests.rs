@@ -18,6 +18,8 @@ use crate::{
     time::{Clock, Time},
 };
 
+const BUDGET: Duration = Duration::from_secs(5);
+
 async fn connect(address: &str) -> MasterClient {
     let hello = Hello {
         client_incarnation: 7,
@@ -116,7 +118,7 @@ async fn after_a_restart_mutations_have_an_unknown_outcome_and_reads_are_asked_a
 #[tokio::test]
 async fn a_fence_is_told_and_a_new_session_is_sought() {
     let (_fake, address) = Fake::serve(&[(Mood::Kind, false), (Mood::Kind, false)]).await;
-    connect(&address).await.close().await;
+    connect(&address).await.close(BUDGET).await;
 
     let (_fake, address) = Fake::serve(&[(Mood::Fences, false), (Mood::Kind, false)]).await;
     let client = connect(&address).await;
@@ -144,7 +146,7 @@ async fn a_call_ends_at_its_deadline_and_names_the_master_that_was_silent() {
     assert!((Duration::from_millis(50)..Duration::from_secs(5)).contains(&begun.elapsed()));
     assert_eq!(fault.code, ErrorCode::RpcTimeout);
     assert!(fault.to_string().contains(&address), "{fault}");
-    client.close().await;
+    client.close(BUDGET).await;
     let fault = long.await.unwrap_err();
     assert!(fault.message.contains("closed"), "{fault}");
     assert!(client.call(exist(), soon()).await.is_err());

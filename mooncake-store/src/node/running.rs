@@ -12,6 +12,7 @@ use crate::{
     client::RealClient,
     core::SegmentId,
     master::{ConnectOptions, Hello, MasterClient},
+    time::Clock,
 };
 
 /// What a node lends, and where it is reached.
@@ -125,8 +126,9 @@ impl Node {
     ///
     /// Transfers could not be proven quiet within the budget.
     pub async fn shutdown(self, budget: Duration) -> Result<(), StoreError> {
+        let end = Clock.now() + budget;
         self.mount.end(budget / 4).await;
-        self.master.close().await;
-        Ok(self.engine.shutdown(budget / 2).await?)
+        self.master.close(budget / 4).await;
+        Ok(self.engine.shutdown(end.since(Clock.now())).await?)
     }
 }

@@ -28,13 +28,18 @@ impl ControlClient {
             .await;
         let answer = answer.map_err(|status| {
             // The owner may be back under another connection.
-            self.channels.lock().remove(name);
+            self.forget(name);
             Fault::from(status).with_peer(name)
         })?;
         answer
             .into_inner()
             .segment
             .ok_or_else(|| unreachable(name, "it answers without a segment"))
+    }
+
+    /// Connects anew next time: the connection may lead nowhere any more.
+    pub(crate) fn forget(&self, name: &str) {
+        self.channels.lock().remove(name);
     }
 
     async fn channel(&self, name: &str) -> Result<Channel, Fault> {

@@ -71,7 +71,10 @@ impl SegmentManager {
         };
         let fetched = tokio::time::timeout(budget, self.client.segment(name)).await;
         let wire = fetched
-            .map_err(|_| unreachable(format!("no answer within {budget:?}")))?
+            .map_err(|_| {
+                self.client.forget(name);
+                unreachable(format!("no answer within {budget:?}"))
+            })?
             .map_err(|fault| unreachable(fault.to_string()))?;
         SegmentDescriptor::from_wire(wire).map_err(unreachable)
     }
