@@ -10,10 +10,10 @@ const INTRODUCTION: &str = "\
 Made from the settings in `mooncake-cli`; `MOONCAKE_BLESS=1 cargo test -p mooncake-cli --test pages` writes it anew.
 
 A setting has one name. In the configuration file it stands in the section of its role; as a flag it has dashes for
-underscores; as an environment variable it is upper case, with the role in front. A flag beats the environment, which
-beats the file, which beats the default. The file is the one that `--config` or else `MOONCAKE_CONFIG` names; without
-either there is none. A name that is not listed here is refused, wherever it stands. `mooncake config show` prints what
-holds, and where each value came from.
+underscores; as an environment variable it is upper case, with the role in front, and `MOONCAKE_MASTER` alone names the
+master for every role that has one. A flag beats the environment, which beats the file, which beats the default. The
+file is the one that `--config` or else `MOONCAKE_CONFIG` names; without either there is none. A name that is not listed
+here is refused, wherever it stands. `mooncake config show` prints what holds, and where each value came from.
 
 ```toml
 [master]
