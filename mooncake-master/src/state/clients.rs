@@ -17,6 +17,9 @@ pub(crate) struct Client {
     pub(crate) tenant: Option<TenantId>,
     pub(crate) name: String,
     pub(crate) last_seen: Time,
+    /// Something came after hello was answered, so the client knows that this is a new life of its
+    /// state.
+    pub(crate) heard: bool,
     answers: Answers,
 }
 
@@ -26,6 +29,7 @@ impl Client {
             tenant,
             name,
             last_seen: now,
+            heard: tenant.is_none(),
             answers: Answers::default(),
         }
     }

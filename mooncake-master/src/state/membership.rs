@@ -37,7 +37,7 @@ impl State {
                 client.tenant = Some(tenant);
                 client.last_seen = now;
                 name.clone_into(&mut client.name);
-                true
+                client.heard
             }
             None => {
                 let client = Client::new(Some(tenant), name.to_owned(), now);

@@ -222,6 +222,7 @@ impl State {
                     return Answer::Refused(Failure::Fenced);
                 };
                 client.last_seen = now;
+                client.heard = true;
                 let tenant = client.tenant;
                 if tenant.is_none() {
                     return Answer::Refused(Failure::Fenced);
