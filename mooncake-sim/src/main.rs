@@ -2,7 +2,7 @@
 
 use std::{process::ExitCode, time::Instant};
 
-use mooncake_sim::{Plan, Plant, run, shrink};
+use mooncake_sim::{Plan, Plant, Report, run, shrink};
 
 const USAGE: &str = "usage: mooncake-sim [--seed N [--ops LIST] [--faults LIST]] \
                      [--seeds FROM..TO] [--plant MISTAKE]";
@@ -30,17 +30,12 @@ fn main() -> ExitCode {
         (None, None) => (0, 2_000),
     };
     let begun = Instant::now();
-    let (mut puts, mut gets, mut finished, mut steps) = (0, 0, 0, 0);
+    let mut total = Report::default();
     for seed in from..to {
         let plan = Plan::draw(seed, arguments.plant)
             .keep(arguments.ops.as_deref(), arguments.faults.as_deref());
         match run(&plan) {
-            Ok(report) => {
-                puts += report.puts;
-                gets += report.gets;
-                finished += report.finished;
-                steps += report.steps;
-            }
+            Ok(report) => total += report,
             Err(violation) => {
                 println!("seed {seed}, {violation}\n  {}", plan.command());
                 let (smaller, violation) = shrink(plan, violation);
@@ -49,11 +44,7 @@ fn main() -> ExitCode {
             }
         }
     }
-    println!(
-        "{} seeds in {:.1?}: {finished} operations, {puts} keys put, {gets} read, {steps} steps",
-        to - from,
-        begun.elapsed()
-    );
+    println!("{} seeds in {:.1?}: {total:#?}", to - from, begun.elapsed());
     ExitCode::SUCCESS
 }
 

@@ -1,6 +1,6 @@
 //! The one clock, the queue of what is to come, the network, and who is told what.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::AddAssign};
 
 use bytes::Bytes;
 use mooncake_proto::{
@@ -46,6 +46,33 @@ pub struct Report {
     pub gets: usize,
     /// Steps of the world.
     pub steps: usize,
+    /// Objects that made room for others.
+    pub evicted: usize,
+    /// Puts that were taken over, or that nobody ended.
+    pub abandoned_puts: usize,
+    /// Clients and nodes that the master gave up.
+    pub expired_clients: usize,
+    /// Streams that the master took up again.
+    pub resumed: usize,
+    /// Frames that came after their budget.
+    pub late_frames: usize,
+    /// Transfers that named a dead life.
+    pub stale: usize,
+}
+
+impl AddAssign for Report {
+    fn add_assign(&mut self, other: Self) {
+        self.finished += other.finished;
+        self.puts += other.puts;
+        self.gets += other.gets;
+        self.steps += other.steps;
+        self.evicted += other.evicted;
+        self.abandoned_puts += other.abandoned_puts;
+        self.expired_clients += other.expired_clients;
+        self.resumed += other.resumed;
+        self.late_frames += other.late_frames;
+        self.stale += other.stale;
+    }
 }
 
 /// Runs a plan to its end.
@@ -325,6 +352,7 @@ impl World {
             }
             Next::Fence(wire) => self.fence(wire),
             Next::Judge => {
+                self.count_master();
                 self.judge_the_end();
                 return false;
             }
@@ -499,6 +527,7 @@ impl World {
         }
         if let Some(hello) = frame.hello {
             let (answer, older) = self.master.greet(now, party, stream, hello);
+            self.report.resumed += usize::from(answer.resumed);
             if let Some(older) = older {
                 let reason = "a newer stream took over".to_owned();
                 self.down(party, older, event::Event::Fenced(Fenced { reason }));
@@ -787,6 +816,7 @@ impl World {
             )
         {
             transfer.closed = true;
+            self.report.stale += usize::from(node.peer.up);
             let fault = if node.peer.up {
                 failed(Retry::AfterRefresh, true, "stale")
             } else {
@@ -802,6 +832,7 @@ impl World {
         }
         if transfer.writes.is_some() && self.now > transfer.until {
             transfer.closed = true;
+            self.report.late_frames += 1;
             let at = self.now + self.delay();
             let result = Err(failed(Retry::Here, true, "the budget of the frame is over"));
             self.at(at, Next::Report { wire, result });
@@ -968,6 +999,14 @@ impl World {
         }
     }
 
+    /// Of a life of the master that ends.
+    fn count_master(&mut self) {
+        let counters = self.master.counters();
+        self.report.evicted += counters.evicted_objects as usize;
+        self.report.abandoned_puts += counters.abandoned_puts as usize;
+        self.report.expired_clients += counters.expired_clients as usize;
+    }
+
     fn parties(&self) -> Vec<Party> {
         let clients = (0..self.clients.len()).map(Party::Client);
         clients
@@ -1007,6 +1046,7 @@ impl World {
                 if !self.master.up {
                     return;
                 }
+                self.count_master();
                 for (stream, party) in self.master.crash() {
                     if self.chance(70) {
                         let at = self.now + self.delay();
