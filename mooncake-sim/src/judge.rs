@@ -14,6 +14,7 @@ use crate::{
     client::Running,
     master::Performed,
     node::Mount,
+    plan::KEYS,
     world::{World, name, number},
 };
 
@@ -154,7 +155,7 @@ impl World {
             counters.leases,
         ];
         if left != [0; 5] {
-            let all = (0..6).map(name).collect();
+            let all = (0..KEYS).map(name).collect();
             let described = self.master.describe(self.now, all);
             self.broken(format!(
                 "law 13: the empty store still has {counters:?}: {described:?}"

@@ -8,6 +8,8 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use crate::{CELL, Micros};
 
 const MS: Micros = 1_000;
+/// Keys that there are, at most.
+pub(crate) const KEYS: usize = 10;
 /// Operations begin and faults strike before this.
 const BUSY: Micros = 4_000 * MS;
 
@@ -155,7 +157,7 @@ impl Plan {
         let mut rng = StdRng::seed_from_u64(seed);
         let clients = rng.random_range(2..=3);
         let nodes = rng.random_range(1..=3);
-        let keys = rng.random_range(2..=6);
+        let keys = rng.random_range(2..=KEYS);
         let bad = rng.random_range(0..4);
         let weather = Weather {
             late: bad * rng.random_range(0..5),
@@ -178,7 +180,7 @@ impl Plan {
             plant,
             clients,
             nodes,
-            node_cells: rng.random_range(8..=28),
+            node_cells: rng.random_range(6..=24),
             weather,
             settings,
             ping: ttl / 10,

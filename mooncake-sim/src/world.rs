@@ -22,7 +22,7 @@ use crate::{
     master::Master,
     node::{Mount, Node},
     oracle::{Mark, Oracle},
-    plan::{FaultKind, Party, What, bytes_of},
+    plan::{FaultKind, KEYS, Party, What, bytes_of},
     session::{Session, Tag},
 };
 
@@ -636,7 +636,7 @@ impl World {
 
     /// Removes all keys there are, wherever they came from.
     fn sweep(&mut self) {
-        let keys: Vec<usize> = (0..6).collect();
+        let keys: Vec<usize> = (0..KEYS).collect();
         let named = keys.iter().map(|key| name(*key)).collect();
         let operation = Operation::Remove { keys: named };
         self.start(0, keys, Vec::new(), operation, 150 * MS);
