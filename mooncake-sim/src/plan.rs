@@ -129,6 +129,8 @@ pub(crate) struct Weather {
     pub(crate) broken: u32,
     /// Transfers of which nothing is heard any more.
     pub(crate) silent: u32,
+    /// Transfers whose first frame is stuck for long on its way.
+    pub(crate) stuck: u32,
     /// Transfers that crawl.
     pub(crate) slow: u32,
 }
@@ -164,6 +166,7 @@ impl Plan {
             twice: bad * rng.random_range(0..5),
             broken: bad * rng.random_range(0..4),
             silent: bad * rng.random_range(0..2),
+            stuck: rng.random_range(0..4) * 5,
             slow: rng.random_range(0..4) * 8,
         };
         let settings = settings(&mut rng);
@@ -245,9 +248,9 @@ fn settings(rng: &mut StdRng) -> Settings {
     Settings {
         client_ttl: ms(400),
         lease_ttl: ms([100, 400, 800][rng.random_range(0..3)]),
-        put_deadline: ms(900),
+        put_deadline: ms([300, 900][rng.random_range(0..2)]),
         write_frame_budget: ms(900),
-        hold_margin: ms(40),
+        hold_margin: ms(400),
         high_watermark: if demand_only { 1.0 } else { 0.9 },
         low_watermark: if demand_only { 1.0 } else { 0.7 },
         quarantine_share: [0.2, 0.6, 1.0][rng.random_range(0..3)],

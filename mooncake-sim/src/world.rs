@@ -786,7 +786,10 @@ impl World {
         };
         let gap = transfer.gap;
         self.transfers.insert(wire, transfer);
-        let begins = self.now + self.delay();
+        let mut begins = self.now + self.delay();
+        if self.chance(weather.stuck) {
+            begins += self.rng.random_range(0..400 * MS);
+        }
         self.at(begins, Next::Cell { wire, index: 0 });
         self.at(deadline.0, Next::Expire(wire));
         if self.chance(weather.broken) {
