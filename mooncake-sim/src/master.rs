@@ -53,7 +53,7 @@ impl Master {
         let mut own = settings.clone();
         match plant {
             Plant::LeaseUnchecked => own.lease_ttl = Duration::ZERO,
-            Plant::NoQuarantine => {
+            Plant::NoHold | Plant::NoQuarantine => {
                 own.write_frame_budget = Duration::ZERO;
                 own.hold_margin = Duration::ZERO;
             }

@@ -21,6 +21,8 @@ pub enum Plant {
     Nothing,
     /// The master gives no leases, while clients believe in them.
     LeaseUnchecked,
+    /// Memory of late puts is not held back for frames that may still land.
+    NoHold,
     /// Memory of what is gone is free at once.
     NoQuarantine,
     /// An operation that is sent again is performed again.
@@ -33,8 +35,9 @@ pub enum Plant {
 
 impl Plant {
     /// All mistakes.
-    pub const MISTAKES: [Self; 5] = [
+    pub const MISTAKES: [Self; 6] = [
         Self::LeaseUnchecked,
+        Self::NoHold,
         Self::NoQuarantine,
         Self::NumberIgnored,
         Self::StaleAccepted,
@@ -45,6 +48,7 @@ impl Plant {
         match self {
             Self::Nothing => "nothing",
             Self::LeaseUnchecked => "lease-unchecked",
+            Self::NoHold => "no-hold",
             Self::NoQuarantine => "no-quarantine",
             Self::NumberIgnored => "number-ignored",
             Self::StaleAccepted => "stale-accepted",
