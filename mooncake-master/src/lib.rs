@@ -45,7 +45,7 @@ mod time;
 pub use alloc::{AllocationStrategy, UnknownStrategy};
 pub use config::{InvalidConfig, MasterConfig};
 pub use server::{Master, RunningMaster, StartError};
-pub use service::{MasterService, SessionStream};
+pub use service::{MasterService, SessionStream, wire};
 pub use time::Time;
 
 #[cfg(doctest)]

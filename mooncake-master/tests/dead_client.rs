@@ -139,3 +139,13 @@ fn an_owner_known_by_single_calls_can_say_hello_later() {
     );
     store.put(1, "k", 1);
 }
+
+#[test]
+fn a_client_that_did_not_hear_that_its_state_was_lost_is_told_again() {
+    let mut store = Store::of(MIB, Settings::default());
+    let fresh = Answer::Hello { resumed: false };
+    assert_eq!(store.hello(2), fresh);
+    assert_eq!(store.hello(2), fresh, "its first answer may have been lost");
+    store.ask(2, Operation::Ping);
+    assert_eq!(store.hello(2), Answer::Hello { resumed: true });
+}

@@ -18,16 +18,22 @@ use crate::{
 
 /// What all answers of one master have in common.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Terms {
-    pub(crate) epoch: u64,
-    pub(crate) ping_interval: Duration,
-    pub(crate) client_ttl: Duration,
-    pub(crate) lease_ttl: Duration,
-    pub(crate) put_deadline: Duration,
+pub struct Terms {
+    /// Of this life of the master.
+    pub epoch: u64,
+    /// How often clients are asked to ping.
+    pub ping_interval: Duration,
+    /// How long a silent client keeps its state.
+    pub client_ttl: Duration,
+    /// How long a look-up's lease lasts.
+    pub lease_ttl: Duration,
+    /// How long a put may take from its start to its end.
+    pub put_deadline: Duration,
 }
 
 impl Terms {
-    pub(crate) fn hello(&self, resumed: bool) -> proto::HelloAnswer {
+    /// The answer to hello.
+    pub fn hello(&self, resumed: bool) -> proto::HelloAnswer {
         proto::HelloAnswer {
             epoch: self.epoch,
             resumed,
@@ -39,7 +45,7 @@ impl Terms {
 }
 
 /// The reply to an operation that was performed.
-pub(crate) fn reply(terms: &Terms, operation: &Operation, answer: Answer) -> Reply {
+pub fn reply(terms: &Terms, operation: &Operation, answer: Answer) -> Reply {
     match answer {
         Answer::Described(described) => {
             let (results, segments) = located(operation, described, describe_result);
@@ -126,7 +132,7 @@ pub(crate) fn reply(terms: &Terms, operation: &Operation, answer: Answer) -> Rep
 }
 
 /// The reply to an operation that failed as a whole.
-pub(crate) fn refusal(failure: Failure) -> Reply {
+pub fn refusal(failure: Failure) -> Reply {
     Reply::Error(fault(failure).into())
 }
 

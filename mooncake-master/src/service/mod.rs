@@ -22,6 +22,14 @@ use parking_lot::Mutex;
 pub(crate) use clock::epoch_by_date;
 pub use session::SessionStream;
 
+/// Between the wire and the state machine, for those that drive [`State`] without the service.
+pub mod wire {
+    pub use super::{
+        answer::{Terms, refusal, reply},
+        request::operation,
+    };
+}
+
 use self::{answer::Terms, clock::Clock, sessions::Sessions};
 use crate::{
     Time,

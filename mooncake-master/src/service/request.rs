@@ -11,7 +11,7 @@ use crate::state::{
 const MAX_BATCH: usize = 65_536;
 
 /// What the request asks for. `draw` is for what is decided by chance.
-pub(crate) fn operation(
+pub fn operation(
     request: Option<Request>,
     draw: impl FnOnce() -> u64,
 ) -> Result<Operation, Failure> {

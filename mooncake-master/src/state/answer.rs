@@ -19,7 +19,7 @@ pub enum Answer {
     Exist(Vec<Result<bool, Failure>>),
     /// To [`Hello`](super::Command::Hello).
     Hello {
-        /// The client's state is still here.
+        /// The client's state is still here, and the client knows of this life of it.
         resumed: bool,
     },
     /// To operations on keys that have only success to tell.

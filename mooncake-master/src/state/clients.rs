@@ -19,6 +19,9 @@ pub(crate) struct Client {
     pub(crate) last_seen: Time,
     /// Its stream ended or it has been silent for a while: others are preferred to it.
     pub(crate) suspect: bool,
+    /// Something came after hello was answered, so the client knows that this is a new life of its
+    /// state.
+    pub(crate) heard: bool,
     answers: Answers,
 }
 
@@ -29,6 +32,7 @@ impl Client {
             name,
             last_seen: now,
             suspect: false,
+            heard: tenant.is_none(),
             answers: Answers::default(),
         }
     }

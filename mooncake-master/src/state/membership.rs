@@ -36,7 +36,9 @@ impl State {
             Some(client) => {
                 client.tenant = Some(tenant);
                 name.clone_into(&mut client.name);
-                self.seen(now, id)
+                let heard = client.heard;
+                self.seen(now, id);
+                heard
             }
             None => {
                 let client = Client::new(Some(tenant), name.to_owned(), now);

@@ -234,6 +234,7 @@ impl State {
                     return Answer::Refused(Failure::Fenced);
                 }
                 let client = self.clients.all.get_mut(id).expect("it was just seen");
+                client.heard = true;
                 let tenant = client.tenant;
                 if tenant.is_none() {
                     return Answer::Refused(Failure::Fenced);

@@ -16,7 +16,7 @@ mod events;
 mod fake;
 mod outbound;
 mod session;
-mod table;
+pub mod table;
 #[cfg(test)]
 mod tests;
 

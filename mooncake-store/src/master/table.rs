@@ -14,23 +14,24 @@ use crate::{
 };
 
 /// What is called with an answer.
-pub(super) type OnAnswer = Box<dyn FnOnce(Result<MasterAnswer, Fault>) + Send>;
+pub type OnAnswer = Box<dyn FnOnce(Result<MasterAnswer, Fault>) + Send>;
 
 /// A call that is over, to be reported outside all locks.
-pub(super) struct Done {
+pub struct Done {
     on_answer: OnAnswer,
     result: Result<MasterAnswer, Fault>,
 }
 
 impl Done {
-    pub(super) fn report(self) {
+    /// Tells whoever asked.
+    pub fn report(self) {
         (self.on_answer)(self.result);
     }
 }
 
 /// What may become of an operation when its stream breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub enum Kind {
     /// Means something only on its own stream.
     Heartbeat,
     /// Must not happen twice, and nobody knows whether it happened.
@@ -42,7 +43,8 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    pub(super) const fn of(request: &MasterRequest) -> Self {
+    /// Of a request other than a ping that keeps the session alive.
+    pub const fn of(request: &MasterRequest) -> Self {
         match request {
             MasterRequest::Describe(_)
             | MasterRequest::Exist(_)
@@ -62,11 +64,15 @@ impl Kind {
 }
 
 /// One call that has no answer.
-pub(super) struct Pending {
-    pub(super) request: MasterRequest,
-    pub(super) kind: Kind,
-    pub(super) deadline: Time,
-    pub(super) on_answer: OnAnswer,
+pub struct Pending {
+    /// What is asked.
+    pub request: MasterRequest,
+    /// What a broken stream means for it.
+    pub kind: Kind,
+    /// When an answer is of no use any more.
+    pub deadline: Time,
+    /// Called once.
+    pub on_answer: OnAnswer,
 }
 
 impl Pending {
@@ -82,7 +88,8 @@ impl Pending {
 const FRAME_OPERATIONS: usize = 256;
 const FRAME_BYTES: usize = 1 << 20;
 
-pub(super) struct Table {
+/// All calls of one session that are not over.
+pub struct Table {
     address: String,
     most: usize,
     /// Not sent yet, and thus without a number.
@@ -98,7 +105,8 @@ pub(super) struct Table {
 }
 
 impl Table {
-    pub(super) fn new(address: String, most: usize) -> Self {
+    /// A table for calls to the master at `address`, `most` of them at once.
+    pub fn new(address: String, most: usize) -> Self {
         Self {
             address,
             most,
@@ -112,7 +120,7 @@ impl Table {
     }
 
     /// Queues a call, unless there are too many or its time is over.
-    pub(super) fn submit(&mut self, now: Time, pending: Pending) -> Result<(), Done> {
+    pub fn submit(&mut self, now: Time, pending: Pending) -> Result<(), Done> {
         if pending.deadline <= now {
             let fault = self.timed_out(Applied::Nothing);
             return Err(pending.fail(fault));
@@ -130,7 +138,7 @@ impl Table {
     }
 
     /// What to send next, as much as is ready and fits.
-    pub(super) fn next_frame(&mut self) -> Option<ClientFrame> {
+    pub fn next_frame(&mut self) -> Option<ClientFrame> {
         let (mut operations, mut bytes) = (Vec::new(), 0);
         self.again.start = self.again.start.max(self.first);
         while !self.again.is_empty() && fits(&operations, bytes) {
@@ -158,12 +166,12 @@ impl Table {
     }
 
     /// Something waits to be sent.
-    pub(super) fn has_work(&self) -> bool {
+    pub fn has_work(&self) -> bool {
         !self.queue.is_empty()
     }
 
     /// The first answer to a number ends its call; a later one, or one after its deadline, is late.
-    pub(super) fn complete(&mut self, answer: master::Answer) -> Option<Done> {
+    pub fn complete(&mut self, answer: master::Answer) -> Option<Done> {
         let ours = (self.first..self.next_number()).contains(&answer.number);
         let index = ours.then(|| self.index(answer.number))?;
         let pending = self.sent[index].take()?;
@@ -192,7 +200,7 @@ impl Table {
     }
 
     /// Ends the calls whose deadline has passed.
-    pub(super) fn expire(&mut self, now: Time, done: &mut Vec<Done>) {
+    pub fn expire(&mut self, now: Time, done: &mut Vec<Done>) {
         if now < self.earliest {
             return;
         }
@@ -222,12 +230,12 @@ impl Table {
     }
 
     /// When [`expire`](Self::expire) may have something to do.
-    pub(super) const fn earliest(&self) -> Time {
+    pub const fn earliest(&self) -> Time {
         self.earliest
     }
 
     /// The stream broke: nothing is sent until it is known what the master still knows.
-    pub(super) fn lost(&mut self, done: &mut Vec<Done>) {
+    pub fn lost(&mut self, done: &mut Vec<Done>) {
         let fault = Fault::new(ErrorCode::RpcFailed, Retry::Here, "the session was lost")
             .with_peer(&*self.address);
         self.queue
@@ -238,12 +246,12 @@ impl Table {
     }
 
     /// The master still holds our state: what has no answer is sent again under its number.
-    pub(super) fn resume(&mut self) {
+    pub fn resume(&mut self) {
         self.again = self.first..self.next_number();
     }
 
     /// The master lost our state: mutations have an unknown outcome, reads are asked anew.
-    pub(super) fn restart(&mut self, done: &mut Vec<Done>) {
+    pub fn restart(&mut self, done: &mut Vec<Done>) {
         let unknown = Fault::new(
             ErrorCode::UnknownOutcome,
             Retry::AfterRefresh,
@@ -270,7 +278,7 @@ impl Table {
     }
 
     /// Ends everything.
-    pub(super) fn close(&mut self, done: &mut Vec<Done>) {
+    pub fn close(&mut self, done: &mut Vec<Done>) {
         let unsent = closed(&self.address);
         done.extend(
             self.queue

@@ -1,0 +1,101 @@
+//! Many seeds, and mistakes that must not pass.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    thread,
+};
+
+use mooncake_sim::{Plan, Plant, Report, run, shrink};
+
+/// Runs seeds on all cores; the smallest part of the first plan that fails, and how it fails.
+fn first_failure(seeds: std::ops::Range<u64>, plant: Plant) -> (Option<u64>, Report) {
+    let (next, failed) = (AtomicU64::new(seeds.start), AtomicU64::new(u64::MAX));
+    let work = || {
+        let mut total = Report::default();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end || seed > failed.load(Ordering::Relaxed) {
+                return total;
+            }
+            match run(&Plan::draw(seed, plant)) {
+                Ok(report) => total += report,
+                Err(_) => {
+                    failed.fetch_min(seed, Ordering::Relaxed);
+                }
+            }
+        }
+    };
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let mut total = Report::default();
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        for worker in workers {
+            total += worker.join().expect("a worker does not panic");
+        }
+    });
+    let failed = failed.into_inner();
+    ((failed < u64::MAX).then_some(failed), total)
+}
+
+fn all_hold(seeds: std::ops::Range<u64>) -> Report {
+    let (failed, total) = first_failure(seeds, Plant::Nothing);
+    if let Some(seed) = failed {
+        let plan = Plan::draw(seed, Plant::Nothing);
+        let violation = run(&plan).expect_err("a run is the same each time");
+        let (smaller, small) = shrink(plan.clone(), violation.clone());
+        panic!(
+            "seed {seed}: {violation}\n  {}\nsmaller: {small}\n  {}",
+            plan.command(),
+            smaller.command()
+        );
+    }
+    total
+}
+
+#[test]
+fn no_promise_is_broken_in_thousands_of_bad_days() {
+    let seen = all_hold(0..4_000);
+    // A simulator that lets nothing happen proves nothing.
+    for (what, count, least) in [
+        ("puts", seen.puts, 10_000),
+        ("gets", seen.gets, 10_000),
+        ("evicted", seen.evicted, 1_000),
+        ("taken over", seen.abandoned_puts, 100),
+        ("clients expired", seen.expired_clients, 100),
+        ("streams resumed", seen.resumed, 1_000),
+        ("late frames dropped", seen.late_frames, 10),
+        ("stale", seen.stale, 50),
+    ] {
+        assert!(count >= least, "{what}: {count}, not {least}: {seen:?}");
+    }
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn no_promise_is_broken_in_a_hundred_thousand_bad_days() {
+    all_hold(4_000..104_000);
+}
+
+#[test]
+fn each_planted_mistake_is_caught() {
+    for plant in Plant::MISTAKES {
+        let (failed, _) = first_failure(0..2_000, plant);
+        let seed = failed.unwrap_or_else(|| panic!("{plant} passes 2,000 seeds"));
+        println!("{plant}: seed {seed}");
+    }
+}
+
+#[test]
+fn a_run_is_the_same_each_time_and_a_small_one_still_fails() {
+    let plan = Plan::draw(3, Plant::Nothing);
+    assert_eq!(run(&plan), run(&plan));
+    let seed = (0..).find(|seed| run(&Plan::draw(*seed, Plant::PublishEarly)).is_err());
+    let plan = Plan::draw(seed.expect("one is caught"), Plant::PublishEarly);
+    let violation = run(&plan).expect_err("it was before");
+    let (smaller, small) = shrink(plan.clone(), violation);
+    assert!(smaller.operations().len() < plan.operations().len());
+    assert_eq!(run(&smaller), Err(small));
+    let again = Plan::draw(plan.seed, plan.plant)
+        .keep(Some(&smaller.operations()), Some(&smaller.faults()));
+    assert_eq!(again.command(), smaller.command());
+}
