@@ -218,7 +218,10 @@ pub async fn law_03_quiet_before_reuse(with: &Fixture) {
     let ground = with.ground(LEN).await;
     let held = ground.local.slice(0..1).expect("it is open");
     let early = Duration::from_millis(10);
-    let renewed = with.initiator.renew_registration(&ground.local, early).await;
+    let renewed = with
+        .initiator
+        .renew_registration(&ground.local, early)
+        .await;
     assert!(
         matches!(renewed, Err(Error::InUse { .. })),
         "law 3: memory was given back under a lease"
@@ -252,6 +255,7 @@ async fn fenced(with: &Fixture, ground: &Ground, round: u64) {
     assert!(batch.is_quiescent(), "law 3: loud after a fence");
     let after = bytes(ground.remote.memory(), 0, len);
     end(&batch, false).await;
+    drop(batch);
     ground.local.memory().write_at(0, &pattern(round + 99, len));
     let renewed = with.target.renew_registration(&ground.remote, BUDGET);
     renewed.await.expect("law 3: nobody holds the target");
@@ -290,15 +294,45 @@ pub async fn law_04_the_wire_is_never_trusted(with: &Fixture) {
         (Op::Write, place(&writable, 4_000), 97, Reason::OutOfBounds),
         (Op::Write, place(&writable, 4_096), 1, Reason::OutOfBounds),
         (Op::Write, place(&writable, 0), 1 << 20, Reason::OutOfBounds),
-        (Op::Write, place(&writable, u64::MAX), 7, Reason::OutOfBounds),
-        (Op::Read, place(&writable, u64::MAX - 6), 7, Reason::OutOfBounds),
+        (
+            Op::Write,
+            place(&writable, u64::MAX),
+            7,
+            Reason::OutOfBounds,
+        ),
+        (
+            Op::Read,
+            place(&writable, u64::MAX - 6),
+            7,
+            Reason::OutOfBounds,
+        ),
         (Op::Write, place(&readable, 0), 4_096, Reason::Permission),
         (Op::Write, place(&private, 0), 10, Reason::Permission),
         (Op::Read, place(&private, 0), 10, Reason::Permission),
-        (Op::Write, of(id, Generation(now.0 + 1), 0), 9, Reason::StaleGeneration),
-        (Op::Read, of(id, Generation(now.0 + 1), 0), 9, Reason::StaleGeneration),
-        (Op::Write, of(unknown, now, 0), 70_000, Reason::UnknownRegistration),
-        (Op::Read, of(unknown, now, 0), 9, Reason::UnknownRegistration),
+        (
+            Op::Write,
+            of(id, Generation(now.0 + 1), 0),
+            9,
+            Reason::StaleGeneration,
+        ),
+        (
+            Op::Read,
+            of(id, Generation(now.0 + 1), 0),
+            9,
+            Reason::StaleGeneration,
+        ),
+        (
+            Op::Write,
+            of(unknown, now, 0),
+            70_000,
+            Reason::UnknownRegistration,
+        ),
+        (
+            Op::Read,
+            of(unknown, now, 0),
+            9,
+            Reason::UnknownRegistration,
+        ),
     ];
     let segment = with.segment().await;
     for (op, at, length, reason) in cases {
@@ -424,7 +458,10 @@ pub async fn law_08_what_is_published_is_true(with: &Fixture) {
         if with.carries(Op::Read, &segment) {
             let at = RemoteRange::Address(known.address);
             let part = || ground.local.slice(0..PART as u64).expect("it lies within");
-            if with.transfer(|| Request::read(part(), &segment, at), true).await {
+            if with
+                .transfer(|| Request::read(part(), &segment, at), true)
+                .await
+            {
                 assert_same(&bytes(here, 0, PART), &pattern(round, PART), "law 8");
             }
         }
@@ -449,15 +486,26 @@ pub async fn law_09_every_wait_has_an_end(with: &Fixture) {
         let outcome = with.refused(late, "law 9: what came too late").await;
         assert!(outcome == Outcome::TimedOut || with.faulty, "{outcome:?}");
     }
-    assert_same(&bytes(ground.remote.memory(), 0, LEN), &pattern(2, LEN), "law 9: too late");
-    assert_same(&bytes(ground.local.memory(), 0, LEN), &pattern(1, LEN), "law 9: too late");
+    assert_same(
+        &bytes(ground.remote.memory(), 0, LEN),
+        &pattern(2, LEN),
+        "law 9: too late",
+    );
+    assert_same(
+        &bytes(ground.local.memory(), 0, LEN),
+        &pattern(1, LEN),
+        "law 9: too late",
+    );
 
     for micros in [50, 500, 5_000] {
         let budget = Duration::from_micros(micros);
         let start = Instant::now();
         let batch = with.submit(vec![op(0, LEN as u64).deadline(start + budget)]);
         end(&batch, micros == 500).await;
-        assert!(start.elapsed() < budget + SLACK, "law 9: a deadline is not kept");
+        assert!(
+            start.elapsed() < budget + SLACK,
+            "law 9: a deadline is not kept"
+        );
         quiet(&batch).await;
     }
     let start = Instant::now();
@@ -467,16 +515,23 @@ pub async fn law_09_every_wait_has_an_end(with: &Fixture) {
     assert!(start.elapsed() < SLACK, "law 9: a wait outlasts its budget");
     end(&batch, false).await;
     quiet(&batch).await;
+    drop(batch);
 
     let start = Instant::now();
     let fence = with.initiator.fence(&ground.segment, Duration::ZERO).await;
     drop(fence);
-    let warm = with.initiator.warm_up(&ground.segment, Duration::from_millis(1));
+    let warm = with
+        .initiator
+        .warm_up(&ground.segment, Duration::from_millis(1));
     drop(warm.await);
-    let nobody = with.initiator.open_segment("127.0.0.1:1", Duration::from_millis(100));
+    let nobody = with
+        .initiator
+        .open_segment("127.0.0.1:1", Duration::from_millis(100));
     assert!(nobody.await.is_err(), "nobody listens there");
     let held = ground.local.slice(0..1).expect("it is open");
-    let renewed = with.initiator.renew_registration(&ground.local, Duration::from_millis(5));
+    let renewed = with
+        .initiator
+        .renew_registration(&ground.local, Duration::from_millis(5));
     assert!(renewed.await.is_err(), "law 3: a lease is held");
     drop(held);
     assert!(start.elapsed() < SLACK, "law 9: a budget is not kept");
@@ -493,7 +548,10 @@ pub async fn law_11_what_is_full_answers_busy(with: &Fixture) {
     let error = refused.expect_err("law 11: three do not fit into a batch of two");
     assert!(matches!(error, Error::Busy { .. }), "law 11: {error}");
     assert!(matches!(error.retry(), Retry::Later(_)), "law 11: {error}");
-    assert!(batch.is_empty() && batch.is_terminal(), "law 11: all or none");
+    assert!(
+        batch.is_empty() && batch.is_terminal(),
+        "law 11: all or none"
+    );
     assert_eq!(with.initiator.tasks_in_use(), 0, "law 11: all or none");
 
     let mut huge = with.initiator.allocate_batch(MORE_THAN_ALL);
@@ -538,7 +596,9 @@ pub async fn law_13_books_return_to_zero(with: &Fixture) {
                 ground.read(7, 1_001).deadline(past),
                 Request::read(all(), &ground.segment, stale),
                 Request::read(all(), &ground.segment, place(&ground.remote, 1)),
-                ground.read(0, LEN as u64).deadline(past + Duration::from_micros(900)),
+                ground
+                    .read(0, LEN as u64)
+                    .deadline(past + Duration::from_micros(900)),
                 ground.read(99, 1),
             ]
         };
@@ -562,7 +622,10 @@ pub async fn law_13_books_return_to_zero(with: &Fixture) {
         .await;
         let versions = Arc::downgrade(&ground.near);
         ground.close(with).await;
-        eventually("law 13: the memory is free", || versions.strong_count() == 0).await;
+        eventually("law 13: the memory is free", || {
+            versions.strong_count() == 0
+        })
+        .await;
     }
 }
 
@@ -598,7 +661,10 @@ pub async fn law_15_errors_speak(with: &Fixture) {
         }
     }
     let name = "127.0.0.1:1";
-    let nobody = with.initiator.open_segment(name, Duration::from_millis(200)).await;
+    let nobody = with
+        .initiator
+        .open_segment(name, Duration::from_millis(200))
+        .await;
     let error = nobody.expect_err("nobody listens there");
     assert!(error.to_string().contains(name), "law 15: {error}");
     assert!(matches!(error.retry(), Retry::Later(_)), "law 15: {error}");

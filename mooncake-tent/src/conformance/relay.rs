@@ -484,7 +484,11 @@ mod tests {
         socket.write_all(&sent).unwrap();
         socket.shutdown(Shutdown::Write).unwrap();
         let (found, end) = reader.join().unwrap();
-        assert!(found == sent && end.is_none(), "{} bytes, {end:?}", found.len());
+        assert!(
+            found == sent && end.is_none(),
+            "{} bytes, {end:?}",
+            found.len()
+        );
         let counts = relay.counts();
         assert_eq!((counts.up_bytes, counts.down_bytes), (300_007, 300_007));
         assert_eq!((counts.connections, counts.cuts), (1, 0));

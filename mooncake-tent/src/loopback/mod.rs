@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-const NAME: &str = "in-process";
+pub(crate) const NAME: &str = "in-process";
 
 /// Engines that hold clones of one value reach each other.
 ///
