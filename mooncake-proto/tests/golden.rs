@@ -89,8 +89,8 @@ fn the_messages_of_master_keep_their_form() {
     check(object_incarnation(), "08b30210df04", "ObjectIncarnation");
     check(
         client_frame(),
-        "0a1708cb0110df041a0674656e616e7422046e616d6528e30b120308b302188b\
-07",
+        "0a1708cb0110df041a0674656e616e7422046e616d6528e30b121a08b3021215\
+0a046b6579730a056b657973327a0674656e616e74188b07",
         "ClientFrame",
     );
     check(
@@ -98,8 +98,20 @@ fn the_messages_of_master_keep_their_form() {
         "08cb0110df041a0674656e616e7422046e616d6528e30b",
         "Hello",
     );
-    check(server_frame(), "0a050a0308b302", "ServerFrame");
-    check(event(), "0a0308b302", "Event Answer");
+    check(
+        server_frame(),
+        "0a480a4608b30212410a1a0a180a0608b30210df0410df041a0b0a0908cb0110\
+df04188b07121d0a02696412046e616d65188b0720b70928eb07308f0e3a056f\
+776e6572188b0720b709",
+        "ServerFrame",
+    );
+    check(
+        event(),
+        "0a4608b30212410a1a0a180a0608b30210df0410df041a0b0a0908cb0110df04\
+188b07121d0a02696412046e616d65188b0720b70928eb07308f0e3a056f776e\
+6572188b0720b709",
+        "Event Answer",
+    );
     check(
         master::Event {
             event: Some(master::event::Event::Nudge(nudge())),
@@ -141,8 +153,245 @@ fn the_messages_of_master_keep_their_form() {
         "InvalidatedObject",
     );
     check(fenced(), "0a06726561736f6e", "Fenced");
-    check(operation(), "08b302", "Operation");
-    check(answer(), "08b302", "Answer");
+    check(
+        operation(),
+        "08b30212150a046b6579730a056b657973327a0674656e616e74",
+        "Operation Lookup",
+    );
+    check(
+        master::Operation {
+            operation: Some(master::operation::Operation::Release(release_request())),
+            ..operation()
+        },
+        "08b3021a050a03b30201",
+        "Operation Release",
+    );
+    check(
+        master::Operation {
+            operation: Some(master::operation::Operation::PutStart(put_start_request())),
+            ..operation()
+        },
+        "08b30222410a080a036b657910df041093031a127072656665727265645f7365\
+676d656e74731a137072656665727265645f7365676d656e74733270ef207a06\
+74656e616e74",
+        "Operation PutStart",
+    );
+    check(
+        master::Operation {
+            operation: Some(master::operation::Operation::PutEnd(put_end_request())),
+            ..operation()
+        },
+        "08b3022a1a0a0d0a036b6579120608b30210df0470ef207a0674656e616e74",
+        "Operation PutEnd",
+    );
+    check(
+        master::Operation {
+            operation: Some(master::operation::Operation::PutRevoke(put_revoke_request())),
+            ..operation()
+        },
+        "08b302321a0a0d0a036b6579120608b30210df0470ef207a0674656e616e74",
+        "Operation PutRevoke",
+    );
+    check(
+        master::Operation {
+            operation: Some(master::operation::Operation::Exist(exist_request())),
+            ..operation()
+        },
+        "08b3023a150a046b6579730a056b657973327a0674656e616e74",
+        "Operation Exist",
+    );
+    check(
+        master::Operation {
+            operation: Some(master::operation::Operation::Remove(remove_request())),
+            ..operation()
+        },
+        "08b30242170a0d0a036b6579120608b30210df047a0674656e616e74",
+        "Operation Remove",
+    );
+    check(
+        master::Operation {
+            operation: Some(master::operation::Operation::Describe(describe_request())),
+            ..operation()
+        },
+        "08b3024a150a046b6579730a056b657973327a0674656e616e74",
+        "Operation Describe",
+    );
+    check(
+        master::Operation {
+            operation: Some(master::operation::Operation::ListObjects(
+                list_objects_request(),
+            )),
+            ..operation()
+        },
+        "08b302521a0a067072656669781205616674657218db047a0674656e616e74",
+        "Operation ListObjects",
+    );
+    check(
+        master::Operation {
+            operation: Some(master::operation::Operation::ListSegments(
+                list_segments_request(),
+            )),
+            ..operation()
+        },
+        "08b3025a00",
+        "Operation ListSegments",
+    );
+    check(
+        master::Operation {
+            operation: Some(master::operation::Operation::MountSegment(
+                mount_segment_request(),
+            )),
+            ..operation()
+        },
+        "08b302621f0a1d0a02696412046e616d65188b0720b70928eb07308f0e3a056f\
+776e6572",
+        "Operation MountSegment",
+    );
+    check(
+        master::Operation {
+            operation: Some(master::operation::Operation::UnmountSegment(
+                unmount_segment_request(),
+            )),
+            ..operation()
+        },
+        "08b3026a070a02696470ef20",
+        "Operation UnmountSegment",
+    );
+    check(
+        master::Operation {
+            operation: Some(master::operation::Operation::Ping(ping_request())),
+            ..operation()
+        },
+        "08b302720370ef20",
+        "Operation Ping",
+    );
+    check(
+        answer(),
+        "08b30212410a1a0a180a0608b30210df0410df041a0b0a0908cb0110df04188b\
+07121d0a02696412046e616d65188b0720b70928eb07308f0e3a056f776e6572\
+188b0720b709",
+        "Answer Lookup",
+    );
+    check(
+        master::Answer {
+            answer: Some(master::answer::Answer::Release(release_response())),
+            ..answer()
+        },
+        "08b3021a00",
+        "Answer Release",
+    );
+    check(
+        master::Answer {
+            answer: Some(master::answer::Answer::PutStart(put_start_response())),
+            ..answer()
+        },
+        "08b302223e0a1a0a180a0608b30210df0410df041a0b0a0908cb0110df04188b\
+07121d0a02696412046e616d65188b0720b70928eb07308f0e3a056f776e6572\
+188b07",
+        "Answer PutStart",
+    );
+    check(
+        master::Answer {
+            answer: Some(master::answer::Answer::PutEnd(put_end_response())),
+            ..answer()
+        },
+        "08b3022a360a340a3208b8feffffffffffffff011004188b07200228e30b3001\
+3a036b65794204706565724a05737461676552076d657373616765",
+        "Answer PutEnd",
+    );
+    check(
+        master::Answer {
+            answer: Some(master::answer::Answer::PutRevoke(put_revoke_response())),
+            ..answer()
+        },
+        "08b30232360a340a3208b8feffffffffffffff011004188b07200228e30b3001\
+3a036b65794204706565724a05737461676552076d657373616765",
+        "Answer PutRevoke",
+    );
+    check(
+        master::Answer {
+            answer: Some(master::answer::Answer::Exist(exist_response())),
+            ..answer()
+        },
+        "08b3023a3b0a3908011093031a3208b8feffffffffffffff011004188b072002\
+28e30b30013a036b65794204706565724a05737461676552076d657373616765",
+        "Answer Exist",
+    );
+    check(
+        master::Answer {
+            answer: Some(master::answer::Answer::Remove(remove_response())),
+            ..answer()
+        },
+        "08b30242360a340a3208b8feffffffffffffff011004188b07200228e30b3001\
+3a036b65794204706565724a05737461676552076d657373616765",
+        "Answer Remove",
+    );
+    check(
+        master::Answer {
+            answer: Some(master::answer::Answer::Describe(describe_response())),
+            ..answer()
+        },
+        "08b3024a450a240a220a180a0608b30210df0410df041a0b0a0908cb0110df04\
+188b07100118db0420b709121d0a02696412046e616d65188b0720b70928eb07\
+308f0e3a056f776e6572",
+        "Answer Describe",
+    );
+    check(
+        master::Answer {
+            answer: Some(master::answer::Answer::ListObjects(list_objects_response())),
+            ..answer()
+        },
+        "08b30252170a130a036b657910df0418db04220608b30210df041001",
+        "Answer ListObjects",
+    );
+    check(
+        master::Answer {
+            answer: Some(master::answer::Answer::ListSegments(
+                list_segments_response(),
+            )),
+            ..answer()
+        },
+        "08b3025a300a2b0a1d0a02696412046e616d65188b0720b70928eb07308f0e3a\
+056f776e657210df04188b0720b70928e30b10df04",
+        "Answer ListSegments",
+    );
+    check(
+        master::Answer {
+            answer: Some(master::answer::Answer::MountSegment(
+                mount_segment_response(),
+            )),
+            ..answer()
+        },
+        "08b3026200",
+        "Answer MountSegment",
+    );
+    check(
+        master::Answer {
+            answer: Some(master::answer::Answer::UnmountSegment(
+                unmount_segment_response(),
+            )),
+            ..answer()
+        },
+        "08b3026a00",
+        "Answer UnmountSegment",
+    );
+    check(
+        master::Answer {
+            answer: Some(master::answer::Answer::Ping(ping_response())),
+            ..answer()
+        },
+        "08b302720508b3021001",
+        "Answer Ping",
+    );
+    check(
+        master::Answer {
+            answer: Some(master::answer::Answer::Error(error_detail())),
+            ..answer()
+        },
+        "08b3027a3208b8feffffffffffffff011004188b07200228e30b30013a036b65\
+794204706565724a05737461676552076d657373616765",
+        "Answer Error",
+    );
     check(
         segment(),
         "0a02696412046e616d65188b0720b70928eb07308f0e3a056f776e6572",
@@ -508,11 +757,17 @@ fn fenced() -> master::Fenced {
 }
 
 fn operation() -> master::Operation {
-    master::Operation { number: 307 }
+    master::Operation {
+        number: 307,
+        operation: Some(master::operation::Operation::Lookup(lookup_request())),
+    }
 }
 
 fn answer() -> master::Answer {
-    master::Answer { number: 307 }
+    master::Answer {
+        number: 307,
+        answer: Some(master::answer::Answer::Lookup(lookup_response())),
+    }
 }
 
 fn segment() -> master::Segment {

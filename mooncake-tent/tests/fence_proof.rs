@@ -5,14 +5,14 @@
 mod common;
 
 use std::{
-    net::{SocketAddr, TcpListener},
+    net::TcpListener,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use common::*;
 use mooncake_tent::{
-    Buffer, Permission, Request, Segment, TcpConfig, TentEngine, TransferEngine,
+    Buffer, Permission, Request, Segment, TcpConfig, TcpTransport, TentEngine, TransferEngine,
     conformance::{Cut, Relay, Rules},
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
@@ -43,21 +43,8 @@ struct Scene {
 
 impl Scene {
     async fn new() -> Self {
-        let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
-        let listener = TcpListener::bind(anywhere).unwrap();
         let plan = Plan::default();
-        let (by_number, target) = (Arc::clone(&plan), free_address());
-        let relay = Relay::over(listener, target, move |number| {
-            let (first, rules) = *by_number.lock().unwrap();
-            let lane = number.checked_sub(first).map(|lane| lane as usize);
-            lane.and_then(|lane| rules.get(lane).copied())
-                .unwrap_or_default()
-        });
-        let relay = relay.unwrap();
-        let mut config = TcpConfig::default();
-        config.listen = Some(target);
-        config.advertise = Some(relay.address().to_string());
-        let owner = engine_with(config).await;
+        let (owner, relay) = relayed(&plan).await;
         let mut config = TcpConfig::default();
         config.lanes_per_peer = LANES;
         config.slice_bytes = 200_003;
@@ -149,9 +136,29 @@ impl Scene {
     }
 }
 
-fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap()
+/// A target that is reached through a relay.
+async fn relayed(plan: &Plan) -> (TentEngine, Relay) {
+    loop {
+        // Each needs the address of the other; somebody else may take the one that was free.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let target = listener.local_addr().unwrap();
+        drop(listener);
+        let plan = Arc::clone(plan);
+        let relay = Relay::start("127.0.0.1:0".parse().unwrap(), target, move |number| {
+            let (first, rules) = *plan.lock().unwrap();
+            let lane = number.checked_sub(first).map(|lane| lane as usize);
+            lane.and_then(|lane| rules.get(lane).copied())
+                .unwrap_or_default()
+        });
+        let relay = relay.unwrap();
+        let mut config = TcpConfig::default();
+        config.listen = Some(target);
+        config.advertise = Some(relay.address().to_string());
+        let builder = TentEngine::builder().transport(TcpTransport::new(config));
+        if let Ok(owner) = builder.build().await {
+            return (owner, relay);
+        }
+    }
 }
 
 fn rules(kind: usize, random: &mut StdRng) -> Rules {
@@ -182,7 +189,10 @@ async fn rounds(seeds: std::ops::Range<u64>) {
     let (late, too_late) = (scene.late, scene.too_late);
     println!("of {count} rounds {late} had late bytes, {too_late} bytes that came too late");
     let nasty = late + too_late;
-    assert!(nasty > 5, "the relay is too kind to prove anything: {nasty}");
+    assert!(
+        nasty > 5,
+        "the relay is too kind to prove anything: {nasty}"
+    );
     scene.close().await;
 }
 

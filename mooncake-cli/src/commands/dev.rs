@@ -126,7 +126,10 @@ async fn relay(args: &RelayArgs, output: Output) -> Result<Exit, Failure> {
         address: relay.address().to_string(),
         to: to.to_string(),
     };
-    output.remark(format_args!("relay is ready: {} leads to {to}", ready.address));
+    output.remark(format_args!(
+        "relay is ready: {} leads to {to}",
+        ready.address
+    ));
     output.event(&Ready { ready })?;
     let reason = loop {
         tokio::select! {

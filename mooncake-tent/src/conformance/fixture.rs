@@ -1,6 +1,7 @@
 //! Two engines and what stands between them, as the laws need it.
 
 use std::{
+    any::Any,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -29,6 +30,7 @@ pub struct Fixture {
     pub target: TentEngine,
     /// The link loses or breaks things on purpose: transfers may fail.
     pub faulty: bool,
+    kept: Vec<Box<dyn Any + Send + Sync>>,
 }
 
 impl Fixture {
@@ -38,7 +40,15 @@ impl Fixture {
             initiator,
             target,
             faulty: false,
+            kept: Vec::new(),
         }
+    }
+
+    /// Keeps what the link needs, such as a [`Relay`](super::Relay), for as long as itself.
+    #[must_use]
+    pub fn keep(mut self, what: impl Any + Send + Sync) -> Self {
+        self.kept.push(Box::new(what));
+        self
     }
 
     /// Over a link on which transfers may fail. Give the initiator little

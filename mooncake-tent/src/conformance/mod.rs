@@ -23,10 +23,10 @@
 //!
 //! # What a link may not be able to do
 //!
-//! A link that only reads or only writes, by its [`Capabilities`](crate::transport::Capabilities),
-//! is not asked for the other. Over a link with faults ([`Fixture::with_faults`]) a transfer may
-//! fail, but nothing else is forgiven: what is completed is applied, what is refused is untouched,
-//! everything ends and the books are closed.
+//! Every link reads; one that does not write, by its
+//! [`Capabilities`](crate::transport::Capabilities), is not asked to. Over a link with faults
+//! ([`Fixture::with_faults`]) a transfer may fail, but nothing else is forgiven: what is completed
+//! is applied, what is refused is untouched, everything ends and the books are closed.
 
 mod chaos;
 mod fixture;

@@ -343,11 +343,7 @@ impl Shared {
                         .and_then(|sub_batch| sub_batch.submit_transfer_tasks(tasks));
                     if let Err(error) = posted {
                         tracing::debug!(%error, link = transport.name(), "posting failed");
-                        self.fail(
-                            tasks,
-                            &Reason::Broken(error.to_string().into()),
-                            Stage::Post,
-                        );
+                        self.refuse(tasks, &error);
                     }
                 }
                 None => self.fail(tasks, &Reason::UnknownRegistration, Stage::Resolve),
@@ -356,12 +352,27 @@ impl Shared {
     }
 
     fn fail(&self, tasks: &[TaskRef], reason: &Reason, stage: Stage) {
+        self.fail_with(
+            tasks,
+            &TransferError::unstarted(reason.clone(), stage, None),
+        );
+    }
+
+    /// A link takes none of `tasks`; whether a retry makes sense is for it to say.
+    fn refuse(&self, tasks: &[TaskRef], refusal: &Error) {
+        let reason = Reason::Broken(refusal.to_string().into());
+        let mut error = TransferError::unstarted(reason, Stage::Post, None);
+        error.retry = refusal.retry();
+        self.fail_with(tasks, &error);
+    }
+
+    fn fail_with(&self, tasks: &[TaskRef], error: &TransferError) {
         for task in tasks {
-            let error = TransferError::unstarted(reason.clone(), stage, None);
-            self.parts
-                .context
-                .tasks
-                .finish(*task, Outcome::Failed(error), true);
+            let mut error = error.clone();
+            let spec = self.parts.context.tasks.spec(*task);
+            error.peer = spec.map(|spec| spec.peer.id());
+            let end = Outcome::Failed(error);
+            self.parts.context.tasks.finish(*task, end, true);
         }
     }
 
@@ -405,11 +416,7 @@ impl Shared {
                 Ok(())
             });
         if let Err(error) = posted {
-            self.fail(
-                &[task],
-                &Reason::Broken(error.to_string().into()),
-                Stage::Post,
-            );
+            self.refuse(&[task], &error);
         }
     }
 
