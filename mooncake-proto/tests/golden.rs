@@ -10,7 +10,7 @@ fn check<M: Message + Default + PartialEq + Debug>(message: M, hex: &str, name: 
     let bytes = message.encode_to_vec();
     let found: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(found, hex, "{name}");
-    assert_eq!(M::decode(&*bytes).unwrap(), message, "{name}");
+    assert_eq!(M::decode(&*bytes), Ok(message), "{name}");
 }
 
 /// The messages that a generated file has.

@@ -261,10 +261,14 @@ impl<T: Transport> Transport for Chaos<T> {
             let stopped = self.link.uninstall(budget).await;
             let mine: Vec<_> = self.shared.under_way(|_| true);
             let quiet = self.shared.until_gone(&mine, end).await;
-            stopped.and(quiet.then_some(()).ok_or_else(|| Error::Unreachable {
-                segment: "chaos".to_owned(),
-                message: format!("tasks are still under way after {budget:?}"),
-            }))
+            stopped?;
+            match quiet {
+                true => Ok(()),
+                false => Err(Error::Unreachable {
+                    segment: "chaos".to_owned(),
+                    message: format!("tasks are still under way after {budget:?}"),
+                }),
+            }
         })
     }
 
@@ -562,7 +566,7 @@ impl Shared {
         let (_, ours) = self.tasks();
         let ends: Vec<_> = refs.iter().filter_map(|task| ours.outcome(*task)).collect();
         let failure = ends.iter().find(|end| !end.is_completed());
-        match (failure.or(ends.first()), &flight.end) {
+        match (failure.or_else(|| ends.first()), &flight.end) {
             (Some(Outcome::Completed { bytes }), End::Short) => {
                 Outcome::Completed { bytes: bytes - 1 }
             }
