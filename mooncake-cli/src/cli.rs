@@ -48,6 +48,9 @@ pub enum Command {
     /// A client that `demo` starts.
     #[command(hide = true)]
     DemoClient(commands::demo::DemoClientArgs),
+    /// Tools for those who work on the store itself.
+    #[command(subcommand, hide = true)]
+    Dev(commands::dev::DevCommand),
     /// Store a value under a key.
     Put(commands::put::PutArgs),
     /// Fetch the value of a key.
@@ -100,6 +103,7 @@ fn run(cli: Cli, output: Output) -> Result<Exit, Failure> {
         Command::Node(args) => commands::node::run(&args, &context),
         Command::Demo(args) => commands::demo::run(&args, &context),
         Command::DemoClient(args) => commands::demo::run_client(&args),
+        Command::Dev(command) => commands::dev::run(&command, &context),
         Command::Put(args) => commands::put::run(&args, &context),
         Command::Get(args) => commands::get::run(&args, &context),
         Command::Ls(args) => commands::ls::run(&args, &context),
@@ -184,6 +188,7 @@ mod tests {
             "master --listen 0.0.0.0:1 --client-ttl 3s",
             "node --segment-size 512MiB --name a --config x.toml",
             "demo --requests 10",
+            "dev relay --to a:1 --listen 127.0.0.1:0 --cut-after 5 --cut half-open --delay-ms 3 --direction up",
             "put k file --tenant t",
             "put k",
             "get k --to file",
@@ -219,6 +224,8 @@ mod tests {
             "bench replay --trace f --speed -1",
             "trace generate --requests -1",
             "ls -o yaml",
+            "dev relay",
+            "dev relay --to a:1 --direction sideways",
         ] {
             let arguments = std::iter::once("mooncake").chain(line.split_whitespace());
             assert!(Cli::try_parse_from(arguments).is_err(), "{line}");

@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod config;
 pub mod demo;
+pub mod dev;
 pub mod get;
 pub mod locate;
 pub mod ls;

@@ -43,9 +43,11 @@
 //!
 //! # Features
 //!
-//! `tcp` (on): the TCP link.
+//! `tcp` (on): the TCP link. `conformance`: the suite that every link must pass, and test doubles.
 #![deny(unsafe_code)]
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod control;
 mod engine;
 mod error;

@@ -7,7 +7,7 @@ use mooncake_store::{Client, ClientOptions, RealClient};
 use rustix::process::Signal;
 use tokio::runtime::Runtime;
 
-use super::processes::{Role, Store, until};
+use super::processes::{Role, Store, run, until};
 
 const END: Duration = Duration::from_secs(5);
 
@@ -124,4 +124,22 @@ fn a_master_that_comes_back_finds_nodes_and_clients_again() {
         "key    size  replicas\nafter   5 B         1\n\n1 object\n"
     );
     drop((nodes, folder));
+}
+
+#[test]
+fn a_store_is_reached_through_a_relay_until_that_cuts() {
+    let store = Store::start(1, "16MiB", &[]);
+    let relay = |words: &[&str]| {
+        let to = ["dev", "relay", "--to", store.address()];
+        Role::start(&[&to[..], words].concat())
+    };
+    let reach = |relay: &Role| run(&["ls"], b"", relay.field("address"));
+    let kind = relay(&["--delay-ms", "1"]);
+    assert_eq!(reach(&kind).code, 0);
+    let cuts = relay(&["--cut-after", "100", "--cut", "close"]);
+    assert_eq!(reach(&cuts).code, 2);
+    let (code, took) = kind.end(Signal::TERM);
+    assert_eq!(code, Some(0));
+    assert!(took < END, "{took:?}");
+    assert_eq!(cuts.abandon(), Some(0));
 }

@@ -7,7 +7,7 @@ use crate::{
     control::ControlServer,
     error::Result,
     identity::Incarnation,
-    loopback::InProcess,
+    loopback::{self, InProcess},
     memory::BufferTable,
     platform,
     transport::{InstallContext, TaskSlab, Transport},
@@ -94,8 +94,12 @@ impl TentEngineBuilder {
             tasks: Arc::new(TaskSlab::new()),
             buffers: Arc::new(BufferTable::new()),
         };
-        self.loader
-            .want(Arc::new(self.in_process.unwrap_or_default()));
+        // One that was added like any other link takes its place.
+        let missing = || !self.loader.wants(loopback::NAME);
+        let in_process = self.in_process.or_else(|| missing().then(InProcess::new));
+        if let Some(in_process) = in_process {
+            self.loader.want(Arc::new(in_process));
+        }
         let links = self.loader.load(&context).await?;
         Ok(TentEngine::assemble(Parts {
             name,

@@ -18,6 +18,10 @@ impl TransportLoader {
         self.wanted.push(link);
     }
 
+    pub(crate) fn wants(&self, name: &str) -> bool {
+        self.wanted.iter().any(|link| link.name() == name)
+    }
+
     /// Installs all of them, or none.
     pub(crate) async fn load(self, context: &InstallContext) -> Result<Vec<Arc<dyn Transport>>> {
         for (place, link) in self.wanted.iter().enumerate() {

@@ -25,8 +25,8 @@ use crate::{
     segment::{BufferDescriptor, Segment, SegmentDescriptor, SegmentManager, Span},
     selector::{LinkFacts, Ranking, RequestFacts, TransportSelector},
     transport::{
-        BoxFuture, InstallContext, Op, Outcome, RetryHook, TaskRef, TaskSlab, TaskSpec, Tasks,
-        Transport,
+        BoxFuture, InstallContext, Op, Origin, Outcome, RetryHook, TaskRef, TaskSlab, TaskSpec,
+        Tasks, Transport,
     },
 };
 
@@ -86,7 +86,7 @@ impl TentEngine {
             endpoints,
             Vec::new(),
         );
-        let own = Segment::new(parts.name.clone(), own);
+        let own = Segment::new(parts.name.clone(), own, Arc::default());
         let shared = Arc::new_cyclic(|me: &Weak<Shared>| {
             parts.context.tasks.on_retry(retry_hook(
                 Weak::clone(me),
@@ -222,6 +222,8 @@ impl TransferEngine for TentEngine {
         Box::pin(async move {
             let end = after(budget);
             let peer = segment.incarnation();
+            // Tasks that wait for fresh knowledge are on no link.
+            segment.fences().raise();
             for link in &self.shared.parts.links {
                 link.fence(peer, end.saturating_duration_since(Instant::now()))
                     .await?;
@@ -297,6 +299,8 @@ impl Shared {
         }
         let patience = || Instant::now() + self.parts.patience;
         let deadline = request.deadline.unwrap_or_else(patience);
+        // Before anything is looked up: a fence that comes later counts.
+        let fences = request.segment.fences().count();
         let known = request.segment.known();
         let link = self.link_for(request.op, &request.segment);
         let link = link.ok_or_else(|| self.no_route(request.op, &request.segment))?;
@@ -325,7 +329,11 @@ impl Shared {
                 offset,
                 length,
                 deadline: Some(deadline),
-                origin: refreshable.then_some((request.segment, request.remote)),
+                origin: refreshable.then_some(Origin {
+                    segment: request.segment,
+                    range: request.remote,
+                    fences,
+                }),
             },
         })
     }
@@ -347,11 +355,7 @@ impl Shared {
                         .and_then(|sub_batch| sub_batch.submit_transfer_tasks(tasks));
                     if let Err(error) = posted {
                         tracing::debug!(%error, link = transport.name(), "posting failed");
-                        self.fail(
-                            tasks,
-                            &Reason::Broken(error.to_string().into()),
-                            Stage::Post,
-                        );
+                        self.refuse(tasks, &error);
                     }
                 }
                 None => self.fail(tasks, &Reason::UnknownRegistration, Stage::Resolve),
@@ -360,12 +364,27 @@ impl Shared {
     }
 
     fn fail(&self, tasks: &[TaskRef], reason: &Reason, stage: Stage) {
+        self.fail_with(
+            tasks,
+            &TransferError::unstarted(reason.clone(), stage, None),
+        );
+    }
+
+    /// A link takes none of `tasks`; whether a retry makes sense is for it to say.
+    fn refuse(&self, tasks: &[TaskRef], refusal: &Error) {
+        let reason = Reason::Broken(refusal.to_string().into());
+        let mut error = TransferError::unstarted(reason, Stage::Post, None);
+        error.retry = refusal.retry();
+        self.fail_with(tasks, &error);
+    }
+
+    fn fail_with(&self, tasks: &[TaskRef], error: &TransferError) {
         for task in tasks {
-            let error = TransferError::unstarted(reason.clone(), stage, None);
-            self.parts
-                .context
-                .tasks
-                .finish(*task, Outcome::Failed(error), true);
+            let mut error = error.clone();
+            let spec = self.parts.context.tasks.spec(*task);
+            error.peer = spec.map(|spec| spec.peer.id());
+            let end = Outcome::Failed(error);
+            self.parts.context.tasks.finish(*task, end, true);
         }
     }
 
@@ -375,7 +394,12 @@ impl Shared {
         let Some(mut spec) = tasks.spec(task) else {
             return;
         };
-        let Some((segment, range)) = spec.origin.clone() else {
+        let Some(Origin {
+            segment,
+            range,
+            fences,
+        }) = spec.origin.clone()
+        else {
             unreachable!("only tasks with an origin ask for a refresh");
         };
         let budget = spec.deadline.map_or(REFRESH_BUDGET, |deadline| {
@@ -401,19 +425,18 @@ impl Shared {
         spec.generation = span.generation;
         spec.offset = span.offset;
         tasks.renew(task, spec);
-        let posted = self.parts.links[link]
-            .allocate_sub_batch(1)
-            .and_then(|sub_batch| {
-                sub_batch.submit_transfer_tasks(&[task])?;
-                sub_batch.hand_over();
-                Ok(())
-            });
-        if let Err(error) = posted {
-            self.fail(
-                &[task],
-                &Reason::Broken(error.to_string().into()),
-                Stage::Post,
-            );
+        let post = || {
+            let sub_batch = self.parts.links[link].allocate_sub_batch(1)?;
+            sub_batch.submit_transfer_tasks(&[task])?;
+            sub_batch.hand_over();
+            Ok(())
+        };
+        let mut posted = Ok(());
+        if !segment.fences().unless_raised(fences, || posted = post()) {
+            let why = Reason::Broken("the peer was fenced meanwhile".into());
+            self.fail(&[task], &why, Stage::Resolve);
+        } else if let Err(error) = posted {
+            self.refuse(&[task], &error);
         }
     }
 

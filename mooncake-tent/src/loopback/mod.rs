@@ -3,7 +3,7 @@
 use std::{
     fmt,
     sync::{Arc, OnceLock},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-const NAME: &str = "in-process";
+pub(crate) const NAME: &str = "in-process";
 
 /// Engines that hold clones of one value reach each other.
 ///
@@ -156,6 +156,9 @@ impl InProcessSubBatch {
         let peer = spec.peer.id();
         let failed =
             |reason| Outcome::Failed(TransferError::unstarted(reason, Stage::Admit, Some(peer)));
+        if spec.deadline.is_some_and(|end| end <= Instant::now()) {
+            return Outcome::TimedOut;
+        }
         let Some(buffers) = self.link.engines.lock().get(&peer).cloned() else {
             return failed(Reason::OtherIncarnation);
         };

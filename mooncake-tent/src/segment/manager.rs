@@ -1,11 +1,14 @@
 //! The segments of other processes that this one has opened, by name.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-use super::{Segment, SegmentDescriptor};
+use super::{Fences, Segment, SegmentDescriptor};
 use crate::{
     control::ControlClient,
     error::{Error, Result},
@@ -16,6 +19,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct SegmentManager {
     open: Mutex<FxHashMap<String, Segment>>,
+    fences: Mutex<FxHashMap<String, Arc<Fences>>>,
     client: ControlClient,
 }
 
@@ -26,11 +30,12 @@ impl SegmentManager {
             return Ok(segment.clone());
         }
         let descriptor = self.fetch(name, budget).await?;
+        let fences = Arc::clone(self.fences.lock().entry(name.to_owned()).or_default());
         let mut open = self.open.lock();
         // Whoever came first in the meantime is as good.
         let segment = open
             .entry(name.to_owned())
-            .or_insert_with(|| Segment::new(name.to_owned(), descriptor));
+            .or_insert_with(|| Segment::new(name.to_owned(), descriptor, fences));
         Ok(segment.clone())
     }
 

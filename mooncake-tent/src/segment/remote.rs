@@ -2,10 +2,14 @@
 
 use std::{
     fmt,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use arc_swap::{ArcSwap, Guard};
+use parking_lot::Mutex;
 
 use super::{SegmentDescriptor, Span};
 use crate::{
@@ -24,6 +28,38 @@ struct Shared {
     known: ArcSwap<Known>,
     /// Lets one fetch at a time through.
     refreshing: tokio::sync::Mutex<()>,
+    fences: Arc<Fences>,
+}
+
+/// The fences of one segment, however often it is opened: what was submitted before one is not
+/// posted after it.
+#[derive(Debug, Default)]
+pub(crate) struct Fences {
+    count: AtomicU64,
+    posting: Mutex<()>,
+}
+
+impl Fences {
+    /// How many there were.
+    pub(crate) fn count(&self) -> u64 {
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// Who posts late has done so when this returns, or never will.
+    pub(crate) fn raise(&self) {
+        let _posting = self.posting.lock();
+        self.count.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Runs `post` unless there was a fence since `seen`; `false`: there was.
+    pub(crate) fn unless_raised(&self, seen: u64, post: impl FnOnce()) -> bool {
+        let _posting = self.posting.lock();
+        let valid = self.count() == seen;
+        if valid {
+            post();
+        }
+        valid
+    }
 }
 
 /// A descriptor, and the link that the selector chose for each direction under it.
@@ -49,9 +85,10 @@ pub enum RemoteRange {
 }
 
 impl Segment {
-    pub(crate) fn new(name: String, descriptor: SegmentDescriptor) -> Self {
+    pub(crate) fn new(name: String, descriptor: SegmentDescriptor, fences: Arc<Fences>) -> Self {
         Self {
             shared: Arc::new(Shared {
+                fences,
                 name,
                 known: ArcSwap::from_pointee(Known::new(descriptor)),
                 refreshing: tokio::sync::Mutex::new(()),
@@ -80,6 +117,10 @@ impl Segment {
 
     pub(crate) fn learn(&self, descriptor: SegmentDescriptor) {
         self.shared.known.store(Arc::new(Known::new(descriptor)));
+    }
+
+    pub(crate) fn fences(&self) -> &Fences {
+        &self.shared.fences
     }
 
     /// Whoever holds this may fetch the descriptor.
@@ -138,5 +179,22 @@ impl Known {
 impl fmt::Debug for Segment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Segment({}, {})", self.name(), self.incarnation())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn law_03_what_was_asked_before_a_fence_is_not_posted_after_it() {
+        let fences = Fences::default();
+        let seen = fences.count();
+        let mut posted = 0;
+        assert!(fences.unless_raised(seen, || posted += 1));
+        fences.raise();
+        assert!(!fences.unless_raised(seen, || posted += 1));
+        assert!(fences.unless_raised(fences.count(), || posted += 1));
+        assert_eq!(posted, 2);
     }
 }

@@ -11,4 +11,5 @@ pub use link::{BoxFuture, Capabilities, InstallContext, SubBatch, Transport};
 pub use peer::Peer;
 pub(crate) use slab::RetryHook;
 pub use slab::{TaskSlab, Tasks};
+pub(crate) use task::Origin;
 pub use task::{Op, Outcome, TaskRef, TaskSpec};

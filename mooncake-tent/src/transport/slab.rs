@@ -8,7 +8,7 @@ use std::sync::{
 use parking_lot::Mutex;
 
 use super::{BatchState, Outcome, TaskRef, TaskSpec};
-use crate::error::{Applied, Error, Reason, Result, Retry};
+use crate::error::{Applied, Error, Reason, Result, Retry, Stage, TransferError};
 
 /// Shared by the engine and its links.
 pub type Tasks = Arc<TaskSlab>;
@@ -282,10 +282,8 @@ impl TaskBody {
             change.retry = true;
             return change;
         }
-        let mut outcome = self
-            .failure
-            .take()
-            .unwrap_or(Outcome::Completed { bytes: self.bytes });
+        let failure = self.failure.take().or_else(|| self.shortfall());
+        let mut outcome = failure.unwrap_or(Outcome::Completed { bytes: self.bytes });
         if let Outcome::Failed(error) = &mut outcome {
             // The error of one slice speaks for all of them.
             error.quiescent = self.loud == 0;
@@ -296,6 +294,17 @@ impl TaskBody {
         self.outcome = Some(outcome);
         change.ended = true;
         self.after_quiet(change)
+    }
+
+    /// A link that claims to be done with fewer or more bytes than it was asked for.
+    fn shortfall(&self) -> Option<Outcome> {
+        let spec = self.spec.as_ref()?;
+        (self.bytes != spec.length).then(|| {
+            let what = format!("the link moved {} of {} bytes", self.bytes, spec.length);
+            let reason = Reason::Protocol(what.into());
+            let error = TransferError::unstarted(reason, Stage::Move, Some(spec.peer.id()));
+            Outcome::Failed(error.underway(true))
+        })
     }
 
     fn wants_refresh(&self) -> bool {
@@ -336,7 +345,6 @@ mod tests {
 
     use super::*;
     use crate::{
-        error::{Stage, TransferError},
         identity::{Generation, Incarnation, RegistrationId},
         transport::{Op, Peer},
     };
@@ -384,6 +392,18 @@ mod tests {
         assert_eq!(slab.len(), 1);
         slab.settle(task);
         assert!(batch.is_quiescent() && slab.is_empty());
+    }
+
+    #[test]
+    fn law_01_a_link_that_claims_completion_of_other_bytes_is_not_believed() {
+        for (bytes, believed) in [(9, false), (10, true), (11, false)] {
+            let (slab, _batch, task) = slab_with_one(true);
+            slab.finish(task, Outcome::Completed { bytes }, true);
+            let outcome = slab.outcome(task).unwrap();
+            assert_eq!(outcome.is_completed(), believed, "{outcome:?}");
+            slab.release(task);
+            assert!(slab.is_empty());
+        }
     }
 
     #[test]

@@ -50,7 +50,16 @@ pub struct TaskSpec {
     /// When the caller stops being interested.
     pub deadline: Option<Instant>,
     /// What the caller named, if the engine may look it up anew.
-    pub(crate) origin: Option<(Segment, RemoteRange)>,
+    pub(crate) origin: Option<Origin>,
+}
+
+/// What the caller named.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
+    pub(crate) segment: Segment,
+    pub(crate) range: RemoteRange,
+    /// How many fences the segment had seen.
+    pub(crate) fences: u64,
 }
 
 /// A task cell in the engine's slab; a stale reference of a reused slot matches nothing.

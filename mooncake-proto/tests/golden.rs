@@ -1,0 +1,1077 @@
+//! One encoded example of every message: a field that gets another number or type fails here.
+
+use std::fmt::Debug;
+
+use mooncake_proto::{master, status, tent};
+use prost::Message;
+
+/// What a message is encoded to, and that this is read back as the same message.
+fn check<M: Message + Default + PartialEq + Debug>(message: M, hex: &str, name: &str) {
+    let bytes = message.encode_to_vec();
+    let found: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(found, hex, "{name}");
+    assert_eq!(M::decode(&*bytes), Ok(message), "{name}");
+}
+
+/// The messages that a generated file has.
+fn messages(generated: &str) -> Vec<&str> {
+    let lines: Vec<_> = generated.lines().collect();
+    let message = |pair: &[&str]| pair[0].contains("::prost::Message)]");
+    let pairs = lines.windows(2).filter(|pair| message(pair));
+    pairs
+        .filter_map(|pair| pair[1].strip_prefix("pub struct ")?.split(' ').next())
+        .collect()
+}
+
+#[test]
+fn no_message_is_without_an_example() {
+    let ours = include_str!("golden.rs");
+    for generated in [
+        include_str!("../src/generated/mooncake.status.v1.rs"),
+        include_str!("../src/generated/mooncake.tent.v1.rs"),
+        include_str!("../src/generated/mooncake.master.v1.rs"),
+    ] {
+        let messages = messages(generated);
+        assert!(!messages.is_empty());
+        for message in messages {
+            let named = ["master", "status", "tent"]
+                .iter()
+                .any(|package| ours.contains(&format!("-> {package}::{message} ")));
+            assert!(named, "{message} has no example");
+        }
+    }
+}
+
+#[test]
+fn the_messages_of_status_keep_their_form() {
+    check(
+        error_detail(),
+        "08b8feffffffffffffff011004188b07200228e30b30013a036b657942047065\
+65724a05737461676552076d657373616765",
+        "ErrorDetail",
+    );
+}
+
+#[test]
+fn the_messages_of_tent_keep_their_form() {
+    check(get_segment_request(), "0a046e616d65", "GetSegmentRequest");
+    check(
+        get_segment_response(),
+        "0a5208cb0112046e616d65188b0720b7092a076d616368696e65322708b30210\
+9303188b0720b709280332086c6f636174696f6e3a056c696e6b733a066c696e\
+6b73323a0f0a046c696e6b120761646472657373",
+        "GetSegmentResponse",
+    );
+    check(probe_request(), "", "ProbeRequest");
+    check(probe_response(), "08b302", "ProbeResponse");
+    check(
+        segment_descriptor(),
+        "08cb0112046e616d65188b0720b7092a076d616368696e65322708b302109303\
+188b0720b709280332086c6f636174696f6e3a056c696e6b733a066c696e6b73\
+323a0f0a046c696e6b120761646472657373",
+        "SegmentDescriptor",
+    );
+    check(
+        buffer_descriptor(),
+        "08b302109303188b0720b709280332086c6f636174696f6e3a056c696e6b733a\
+066c696e6b7332",
+        "BufferDescriptor",
+    );
+    check(
+        link_endpoint(),
+        "0a046c696e6b120761646472657373",
+        "LinkEndpoint",
+    );
+}
+
+#[test]
+fn the_messages_of_master_keep_their_form() {
+    check(object_incarnation(), "08b30210df04", "ObjectIncarnation");
+    check(
+        client_frame(),
+        "0a1708cb0110df041a0674656e616e7422046e616d6528e30b121a08b3021215\
+0a046b6579730a056b657973327a0674656e616e74188b07",
+        "ClientFrame",
+    );
+    check(
+        hello(),
+        "08cb0110df041a0674656e616e7422046e616d6528e30b",
+        "Hello",
+    );
+    check(
+        server_frame(),
+        "0a480a4608b30212410a1a0a180a0608b30210df0410df041a0b0a0908cb0110\
+df04188b07121d0a02696412046e616d65188b0720b70928eb07308f0e3a056f\
+776e6572188b0720b709",
+        "ServerFrame",
+    );
+    check(
+        event(),
+        "0a4608b30212410a1a0a180a0608b30210df0410df041a0b0a0908cb0110df04\
+188b07121d0a02696412046e616d65188b0720b70928eb07308f0e3a056f776e\
+6572188b0720b709",
+        "Event Answer",
+    );
+    check(
+        master::Event {
+            event: Some(master::event::Event::Nudge(nudge())),
+        },
+        "1200",
+        "Event Nudge",
+    );
+    check(
+        master::Event {
+            event: Some(master::event::Event::Invalidate(invalidate())),
+        },
+        "1a0f0a0d0a036b6579120608b30210df04",
+        "Event Invalidate",
+    );
+    check(
+        master::Event {
+            event: Some(master::event::Event::Fenced(fenced())),
+        },
+        "22080a06726561736f6e",
+        "Event Fenced",
+    );
+    check(
+        master::Event {
+            event: Some(master::event::Event::Hello(hello_answer())),
+        },
+        "2a0e08b3021001188b0720b70928e30b",
+        "Event Hello",
+    );
+    check(
+        hello_answer(),
+        "08b3021001188b0720b70928e30b",
+        "HelloAnswer",
+    );
+    check(nudge(), "", "Nudge");
+    check(invalidate(), "0a0d0a036b6579120608b30210df04", "Invalidate");
+    check(
+        invalidated_object(),
+        "0a036b6579120608b30210df04",
+        "InvalidatedObject",
+    );
+    check(fenced(), "0a06726561736f6e", "Fenced");
+    check(
+        operation(),
+        "08b30212150a046b6579730a056b657973327a0674656e616e74",
+        "Operation Lookup",
+    );
+    check(
+        master::Operation {
+            operation: Some(master::operation::Operation::Release(release_request())),
+            ..operation()
+        },
+        "08b3021a050a03b30201",
+        "Operation Release",
+    );
+    check(
+        master::Operation {
+            operation: Some(master::operation::Operation::PutStart(put_start_request())),
+            ..operation()
+        },
+        "08b30222410a080a036b657910df041093031a127072656665727265645f7365\
+676d656e74731a137072656665727265645f7365676d656e74733270ef207a06\
+74656e616e74",
+        "Operation PutStart",
+    );
+    check(
+        master::Operation {
+            operation: Some(master::operation::Operation::PutEnd(put_end_request())),
+            ..operation()
+        },
+        "08b3022a1a0a0d0a036b6579120608b30210df0470ef207a0674656e616e74",
+        "Operation PutEnd",
+    );
+    check(
+        master::Operation {
+            operation: Some(master::operation::Operation::PutRevoke(put_revoke_request())),
+            ..operation()
+        },
+        "08b302321a0a0d0a036b6579120608b30210df0470ef207a0674656e616e74",
+        "Operation PutRevoke",
+    );
+    check(
+        master::Operation {
+            operation: Some(master::operation::Operation::Exist(exist_request())),
+            ..operation()
+        },
+        "08b3023a150a046b6579730a056b657973327a0674656e616e74",
+        "Operation Exist",
+    );
+    check(
+        master::Operation {
+            operation: Some(master::operation::Operation::Remove(remove_request())),
+            ..operation()
+        },
+        "08b30242170a0d0a036b6579120608b30210df047a0674656e616e74",
+        "Operation Remove",
+    );
+    check(
+        master::Operation {
+            operation: Some(master::operation::Operation::Describe(describe_request())),
+            ..operation()
+        },
+        "08b3024a150a046b6579730a056b657973327a0674656e616e74",
+        "Operation Describe",
+    );
+    check(
+        master::Operation {
+            operation: Some(master::operation::Operation::ListObjects(
+                list_objects_request(),
+            )),
+            ..operation()
+        },
+        "08b302521a0a067072656669781205616674657218db047a0674656e616e74",
+        "Operation ListObjects",
+    );
+    check(
+        master::Operation {
+            operation: Some(master::operation::Operation::ListSegments(
+                list_segments_request(),
+            )),
+            ..operation()
+        },
+        "08b3025a00",
+        "Operation ListSegments",
+    );
+    check(
+        master::Operation {
+            operation: Some(master::operation::Operation::MountSegment(
+                mount_segment_request(),
+            )),
+            ..operation()
+        },
+        "08b302621f0a1d0a02696412046e616d65188b0720b70928eb07308f0e3a056f\
+776e6572",
+        "Operation MountSegment",
+    );
+    check(
+        master::Operation {
+            operation: Some(master::operation::Operation::UnmountSegment(
+                unmount_segment_request(),
+            )),
+            ..operation()
+        },
+        "08b3026a070a02696470ef20",
+        "Operation UnmountSegment",
+    );
+    check(
+        master::Operation {
+            operation: Some(master::operation::Operation::Ping(ping_request())),
+            ..operation()
+        },
+        "08b302720370ef20",
+        "Operation Ping",
+    );
+    check(
+        answer(),
+        "08b30212410a1a0a180a0608b30210df0410df041a0b0a0908cb0110df04188b\
+07121d0a02696412046e616d65188b0720b70928eb07308f0e3a056f776e6572\
+188b0720b709",
+        "Answer Lookup",
+    );
+    check(
+        master::Answer {
+            answer: Some(master::answer::Answer::Release(release_response())),
+            ..answer()
+        },
+        "08b3021a00",
+        "Answer Release",
+    );
+    check(
+        master::Answer {
+            answer: Some(master::answer::Answer::PutStart(put_start_response())),
+            ..answer()
+        },
+        "08b302223e0a1a0a180a0608b30210df0410df041a0b0a0908cb0110df04188b\
+07121d0a02696412046e616d65188b0720b70928eb07308f0e3a056f776e6572\
+188b07",
+        "Answer PutStart",
+    );
+    check(
+        master::Answer {
+            answer: Some(master::answer::Answer::PutEnd(put_end_response())),
+            ..answer()
+        },
+        "08b3022a360a340a3208b8feffffffffffffff011004188b07200228e30b3001\
+3a036b65794204706565724a05737461676552076d657373616765",
+        "Answer PutEnd",
+    );
+    check(
+        master::Answer {
+            answer: Some(master::answer::Answer::PutRevoke(put_revoke_response())),
+            ..answer()
+        },
+        "08b30232360a340a3208b8feffffffffffffff011004188b07200228e30b3001\
+3a036b65794204706565724a05737461676552076d657373616765",
+        "Answer PutRevoke",
+    );
+    check(
+        master::Answer {
+            answer: Some(master::answer::Answer::Exist(exist_response())),
+            ..answer()
+        },
+        "08b3023a3b0a3908011093031a3208b8feffffffffffffff011004188b072002\
+28e30b30013a036b65794204706565724a05737461676552076d657373616765",
+        "Answer Exist",
+    );
+    check(
+        master::Answer {
+            answer: Some(master::answer::Answer::Remove(remove_response())),
+            ..answer()
+        },
+        "08b30242360a340a3208b8feffffffffffffff011004188b07200228e30b3001\
+3a036b65794204706565724a05737461676552076d657373616765",
+        "Answer Remove",
+    );
+    check(
+        master::Answer {
+            answer: Some(master::answer::Answer::Describe(describe_response())),
+            ..answer()
+        },
+        "08b3024a450a240a220a180a0608b30210df0410df041a0b0a0908cb0110df04\
+188b07100118db0420b709121d0a02696412046e616d65188b0720b70928eb07\
+308f0e3a056f776e6572",
+        "Answer Describe",
+    );
+    check(
+        master::Answer {
+            answer: Some(master::answer::Answer::ListObjects(list_objects_response())),
+            ..answer()
+        },
+        "08b30252170a130a036b657910df0418db04220608b30210df041001",
+        "Answer ListObjects",
+    );
+    check(
+        master::Answer {
+            answer: Some(master::answer::Answer::ListSegments(
+                list_segments_response(),
+            )),
+            ..answer()
+        },
+        "08b3025a300a2b0a1d0a02696412046e616d65188b0720b70928eb07308f0e3a\
+056f776e657210df04188b0720b70928e30b10df04",
+        "Answer ListSegments",
+    );
+    check(
+        master::Answer {
+            answer: Some(master::answer::Answer::MountSegment(
+                mount_segment_response(),
+            )),
+            ..answer()
+        },
+        "08b3026200",
+        "Answer MountSegment",
+    );
+    check(
+        master::Answer {
+            answer: Some(master::answer::Answer::UnmountSegment(
+                unmount_segment_response(),
+            )),
+            ..answer()
+        },
+        "08b3026a00",
+        "Answer UnmountSegment",
+    );
+    check(
+        master::Answer {
+            answer: Some(master::answer::Answer::Ping(ping_response())),
+            ..answer()
+        },
+        "08b302720508b3021001",
+        "Answer Ping",
+    );
+    check(
+        master::Answer {
+            answer: Some(master::answer::Answer::Error(error_detail())),
+            ..answer()
+        },
+        "08b3027a3208b8feffffffffffffff011004188b07200228e30b30013a036b65\
+794204706565724a05737461676552076d657373616765",
+        "Answer Error",
+    );
+    check(
+        segment(),
+        "0a02696412046e616d65188b0720b70928eb07308f0e3a056f776e6572",
+        "Segment",
+    );
+    check(memory_replica(), "08cb0110df04188b07", "MemoryReplica");
+    check(
+        local_disk_replica(),
+        "08b302120773746f72616765188b07",
+        "LocalDiskReplica",
+    );
+    check(
+        remote_replica(),
+        "0a0573746f7265120470617468188b07",
+        "RemoteReplica",
+    );
+    check(replica(), "0a0908cb0110df04188b07", "Replica Memory");
+    check(
+        master::Replica {
+            replica: Some(master::replica::Replica::LocalDisk(local_disk_replica())),
+        },
+        "120f08b302120773746f72616765188b07",
+        "Replica LocalDisk",
+    );
+    check(
+        master::Replica {
+            replica: Some(master::replica::Replica::Remote(remote_replica())),
+        },
+        "1a100a0573746f7265120470617468188b07",
+        "Replica Remote",
+    );
+    check(
+        object(),
+        "0a0608b30210df0410df041a0b0a0908cb0110df04188b07",
+        "Object",
+    );
+    check(
+        key_incarnation(),
+        "0a036b6579120608b30210df04",
+        "KeyIncarnation",
+    );
+    check(
+        key_result(),
+        "0a3208b8feffffffffffffff011004188b07200228e30b30013a036b65794204\
+706565724a05737461676552076d657373616765",
+        "KeyResult",
+    );
+    check(
+        lookup_request(),
+        "0a046b6579730a056b657973327a0674656e616e74",
+        "LookupRequest",
+    );
+    check(
+        lookup_response(),
+        "0a1a0a180a0608b30210df0410df041a0b0a0908cb0110df04188b07121d0a02\
+696412046e616d65188b0720b70928eb07308f0e3a056f776e6572188b0720b7\
+09",
+        "LookupResponse",
+    );
+    check(
+        lookup_result(),
+        "0a180a0608b30210df0410df041a0b0a0908cb0110df04188b07",
+        "LookupResult Object",
+    );
+    check(
+        master::LookupResult {
+            result: Some(master::lookup_result::Result::Error(error_detail())),
+        },
+        "123208b8feffffffffffffff011004188b07200228e30b30013a036b65794204\
+706565724a05737461676552076d657373616765",
+        "LookupResult Error",
+    );
+    check(release_request(), "0a03b30201", "ReleaseRequest");
+    check(release_response(), "", "ReleaseResponse");
+    check(
+        put_start_request(),
+        "0a080a036b657910df041093031a127072656665727265645f7365676d656e74\
+731a137072656665727265645f7365676d656e74733270ef207a0674656e616e\
+74",
+        "PutStartRequest",
+    );
+    check(put_item(), "0a036b657910df04", "PutItem");
+    check(
+        put_start_response(),
+        "0a1a0a180a0608b30210df0410df041a0b0a0908cb0110df04188b07121d0a02\
+696412046e616d65188b0720b70928eb07308f0e3a056f776e6572188b07",
+        "PutStartResponse",
+    );
+    check(
+        put_start_result(),
+        "0a180a0608b30210df0410df041a0b0a0908cb0110df04188b07",
+        "PutStartResult Object",
+    );
+    check(
+        master::PutStartResult {
+            result: Some(master::put_start_result::Result::Error(error_detail())),
+        },
+        "123208b8feffffffffffffff011004188b07200228e30b30013a036b65794204\
+706565724a05737461676552076d657373616765",
+        "PutStartResult Error",
+    );
+    check(
+        put_end_request(),
+        "0a0d0a036b6579120608b30210df0470ef207a0674656e616e74",
+        "PutEndRequest",
+    );
+    check(
+        put_end_response(),
+        "0a340a3208b8feffffffffffffff011004188b07200228e30b30013a036b6579\
+4204706565724a05737461676552076d657373616765",
+        "PutEndResponse",
+    );
+    check(
+        put_revoke_request(),
+        "0a0d0a036b6579120608b30210df0470ef207a0674656e616e74",
+        "PutRevokeRequest",
+    );
+    check(
+        put_revoke_response(),
+        "0a340a3208b8feffffffffffffff011004188b07200228e30b30013a036b6579\
+4204706565724a05737461676552076d657373616765",
+        "PutRevokeResponse",
+    );
+    check(
+        exist_request(),
+        "0a046b6579730a056b657973327a0674656e616e74",
+        "ExistRequest",
+    );
+    check(
+        exist_response(),
+        "0a3908011093031a3208b8feffffffffffffff011004188b07200228e30b3001\
+3a036b65794204706565724a05737461676552076d657373616765",
+        "ExistResponse",
+    );
+    check(
+        exist_result(),
+        "08011093031a3208b8feffffffffffffff011004188b07200228e30b30013a03\
+6b65794204706565724a05737461676552076d657373616765",
+        "ExistResult",
+    );
+    check(
+        remove_request(),
+        "0a0d0a036b6579120608b30210df047a0674656e616e74",
+        "RemoveRequest",
+    );
+    check(remove_item(), "0a036b6579120608b30210df04", "RemoveItem");
+    check(
+        remove_response(),
+        "0a340a3208b8feffffffffffffff011004188b07200228e30b30013a036b6579\
+4204706565724a05737461676552076d657373616765",
+        "RemoveResponse",
+    );
+    check(
+        describe_request(),
+        "0a046b6579730a056b657973327a0674656e616e74",
+        "DescribeRequest",
+    );
+    check(
+        describe_response(),
+        "0a240a220a180a0608b30210df0410df041a0b0a0908cb0110df04188b071001\
+18db0420b709121d0a02696412046e616d65188b0720b70928eb07308f0e3a05\
+6f776e6572",
+        "DescribeResponse",
+    );
+    check(
+        describe_result(),
+        "0a220a180a0608b30210df0410df041a0b0a0908cb0110df04188b07100118db\
+0420b709",
+        "DescribeResult Description",
+    );
+    check(
+        master::DescribeResult {
+            result: Some(master::describe_result::Result::Error(error_detail())),
+        },
+        "123208b8feffffffffffffff011004188b07200228e30b30013a036b65794204\
+706565724a05737461676552076d657373616765",
+        "DescribeResult Error",
+    );
+    check(
+        object_description(),
+        "0a180a0608b30210df0410df041a0b0a0908cb0110df04188b07100118db0420\
+b709",
+        "ObjectDescription",
+    );
+    check(
+        list_objects_request(),
+        "0a067072656669781205616674657218db047a0674656e616e74",
+        "ListObjectsRequest",
+    );
+    check(
+        list_objects_response(),
+        "0a130a036b657910df0418db04220608b30210df041001",
+        "ListObjectsResponse",
+    );
+    check(
+        listed_object(),
+        "0a036b657910df0418db04220608b30210df04",
+        "ListedObject",
+    );
+    check(list_segments_request(), "", "ListSegmentsRequest");
+    check(
+        list_segments_response(),
+        "0a2b0a1d0a02696412046e616d65188b0720b70928eb07308f0e3a056f776e65\
+7210df04188b0720b70928e30b10df04",
+        "ListSegmentsResponse",
+    );
+    check(
+        segment_usage(),
+        "0a1d0a02696412046e616d65188b0720b70928eb07308f0e3a056f776e657210\
+df04188b0720b70928e30b",
+        "SegmentUsage",
+    );
+    check(
+        mount_segment_request(),
+        "0a1d0a02696412046e616d65188b0720b70928eb07308f0e3a056f776e6572",
+        "MountSegmentRequest",
+    );
+    check(mount_segment_response(), "", "MountSegmentResponse");
+    check(
+        unmount_segment_request(),
+        "0a02696470ef20",
+        "UnmountSegmentRequest",
+    );
+    check(unmount_segment_response(), "", "UnmountSegmentResponse");
+    check(ping_request(), "70ef20", "PingRequest");
+    check(ping_response(), "08b3021001", "PingResponse");
+}
+
+fn error_detail() -> status::ErrorDetail {
+    status::ErrorDetail {
+        code: status::ErrorCode::NoSpace.into(),
+        retry: status::Retry::Later.into(),
+        retry_after_us: 907,
+        applied: status::Applied::UpTo.into(),
+        applied_bytes: 1507,
+        quiescent: true,
+        key: "key".into(),
+        peer: "peer".into(),
+        stage: "stage".into(),
+        message: "message".into(),
+    }
+}
+
+fn get_segment_request() -> tent::GetSegmentRequest {
+    tent::GetSegmentRequest {
+        name: "name".into(),
+    }
+}
+
+fn get_segment_response() -> tent::GetSegmentResponse {
+    tent::GetSegmentResponse {
+        segment: Some(segment_descriptor()),
+    }
+}
+
+fn probe_request() -> tent::ProbeRequest {
+    tent::ProbeRequest {}
+}
+
+fn probe_response() -> tent::ProbeResponse {
+    tent::ProbeResponse { incarnation: 307 }
+}
+
+fn segment_descriptor() -> tent::SegmentDescriptor {
+    tent::SegmentDescriptor {
+        schema_version: 203,
+        name: "name".into(),
+        incarnation: 907,
+        version: 1207,
+        machine: "machine".into(),
+        buffers: vec![buffer_descriptor()],
+        links: vec![link_endpoint()],
+    }
+}
+
+fn buffer_descriptor() -> tent::BufferDescriptor {
+    tent::BufferDescriptor {
+        registration: 307,
+        generation: 403,
+        address: 907,
+        length: 1207,
+        permission: tent::Permission::ReadWrite.into(),
+        location: "location".into(),
+        links: vec!["links".into(), "links2".into()],
+    }
+}
+
+fn link_endpoint() -> tent::LinkEndpoint {
+    tent::LinkEndpoint {
+        link: "link".into(),
+        address: "address".into(),
+    }
+}
+
+fn object_incarnation() -> master::ObjectIncarnation {
+    master::ObjectIncarnation {
+        epoch: 307,
+        sequence: 607,
+    }
+}
+
+fn client_frame() -> master::ClientFrame {
+    master::ClientFrame {
+        hello: Some(hello()),
+        operations: vec![operation()],
+        acknowledged_below: 907,
+    }
+}
+
+fn hello() -> master::Hello {
+    master::Hello {
+        protocol: 203,
+        client_incarnation: 607,
+        tenant: "tenant".into(),
+        name: "name".into(),
+        capabilities: 1507,
+    }
+}
+
+fn server_frame() -> master::ServerFrame {
+    master::ServerFrame {
+        events: vec![event()],
+    }
+}
+
+fn event() -> master::Event {
+    master::Event {
+        event: Some(master::event::Event::Answer(answer())),
+    }
+}
+
+fn hello_answer() -> master::HelloAnswer {
+    master::HelloAnswer {
+        epoch: 307,
+        resumed: true,
+        ping_interval_us: 907,
+        client_ttl_us: 1207,
+        put_deadline_us: 1507,
+    }
+}
+
+fn nudge() -> master::Nudge {
+    master::Nudge {}
+}
+
+fn invalidate() -> master::Invalidate {
+    master::Invalidate {
+        objects: vec![invalidated_object()],
+    }
+}
+
+fn invalidated_object() -> master::InvalidatedObject {
+    master::InvalidatedObject {
+        key: "key".into(),
+        incarnation: Some(object_incarnation()),
+    }
+}
+
+fn fenced() -> master::Fenced {
+    master::Fenced {
+        reason: "reason".into(),
+    }
+}
+
+fn operation() -> master::Operation {
+    master::Operation {
+        number: 307,
+        operation: Some(master::operation::Operation::Lookup(lookup_request())),
+    }
+}
+
+fn answer() -> master::Answer {
+    master::Answer {
+        number: 307,
+        answer: Some(master::answer::Answer::Lookup(lookup_response())),
+    }
+}
+
+fn segment() -> master::Segment {
+    master::Segment {
+        id: "id".into(),
+        name: "name".into(),
+        owner_incarnation: 907,
+        registration: 1207,
+        generation: 1003,
+        length: 1807,
+        owner: "owner".into(),
+    }
+}
+
+fn memory_replica() -> master::MemoryReplica {
+    master::MemoryReplica {
+        segment: 203,
+        offset: 607,
+        length: 907,
+    }
+}
+
+fn local_disk_replica() -> master::LocalDiskReplica {
+    master::LocalDiskReplica {
+        holder_incarnation: 307,
+        storage: "storage".into(),
+        length: 907,
+    }
+}
+
+fn remote_replica() -> master::RemoteReplica {
+    master::RemoteReplica {
+        store: "store".into(),
+        path: "path".into(),
+        length: 907,
+    }
+}
+
+fn replica() -> master::Replica {
+    master::Replica {
+        replica: Some(master::replica::Replica::Memory(memory_replica())),
+    }
+}
+
+fn object() -> master::Object {
+    master::Object {
+        incarnation: Some(object_incarnation()),
+        length: 607,
+        replicas: vec![replica()],
+    }
+}
+
+fn key_incarnation() -> master::KeyIncarnation {
+    master::KeyIncarnation {
+        key: "key".into(),
+        incarnation: Some(object_incarnation()),
+    }
+}
+
+fn key_result() -> master::KeyResult {
+    master::KeyResult {
+        error: Some(error_detail()),
+    }
+}
+
+fn lookup_request() -> master::LookupRequest {
+    master::LookupRequest {
+        keys: vec!["keys".into(), "keys2".into()],
+        tenant: "tenant".into(),
+    }
+}
+
+fn lookup_response() -> master::LookupResponse {
+    master::LookupResponse {
+        results: vec![lookup_result()],
+        segments: vec![segment()],
+        lease: 907,
+        lease_us: 1207,
+    }
+}
+
+fn lookup_result() -> master::LookupResult {
+    master::LookupResult {
+        result: Some(master::lookup_result::Result::Object(object())),
+    }
+}
+
+fn release_request() -> master::ReleaseRequest {
+    master::ReleaseRequest {
+        leases: vec![307, 1],
+    }
+}
+
+fn release_response() -> master::ReleaseResponse {
+    master::ReleaseResponse {}
+}
+
+fn put_start_request() -> master::PutStartRequest {
+    master::PutStartRequest {
+        items: vec![put_item()],
+        replicas: 403,
+        preferred_segments: vec!["preferred_segments".into(), "preferred_segments2".into()],
+        client_incarnation: 4207,
+        tenant: "tenant".into(),
+    }
+}
+
+fn put_item() -> master::PutItem {
+    master::PutItem {
+        key: "key".into(),
+        length: 607,
+    }
+}
+
+fn put_start_response() -> master::PutStartResponse {
+    master::PutStartResponse {
+        results: vec![put_start_result()],
+        segments: vec![segment()],
+        deadline_us: 907,
+    }
+}
+
+fn put_start_result() -> master::PutStartResult {
+    master::PutStartResult {
+        result: Some(master::put_start_result::Result::Object(object())),
+    }
+}
+
+fn put_end_request() -> master::PutEndRequest {
+    master::PutEndRequest {
+        items: vec![key_incarnation()],
+        client_incarnation: 4207,
+        tenant: "tenant".into(),
+    }
+}
+
+fn put_end_response() -> master::PutEndResponse {
+    master::PutEndResponse {
+        results: vec![key_result()],
+    }
+}
+
+fn put_revoke_request() -> master::PutRevokeRequest {
+    master::PutRevokeRequest {
+        items: vec![key_incarnation()],
+        client_incarnation: 4207,
+        tenant: "tenant".into(),
+    }
+}
+
+fn put_revoke_response() -> master::PutRevokeResponse {
+    master::PutRevokeResponse {
+        results: vec![key_result()],
+    }
+}
+
+fn exist_request() -> master::ExistRequest {
+    master::ExistRequest {
+        keys: vec!["keys".into(), "keys2".into()],
+        tenant: "tenant".into(),
+    }
+}
+
+fn exist_response() -> master::ExistResponse {
+    master::ExistResponse {
+        results: vec![exist_result()],
+    }
+}
+
+fn exist_result() -> master::ExistResult {
+    master::ExistResult {
+        exists: true,
+        held_ms: 403,
+        error: Some(error_detail()),
+    }
+}
+
+fn remove_request() -> master::RemoveRequest {
+    master::RemoveRequest {
+        items: vec![remove_item()],
+        tenant: "tenant".into(),
+    }
+}
+
+fn remove_item() -> master::RemoveItem {
+    master::RemoveItem {
+        key: "key".into(),
+        incarnation: Some(object_incarnation()),
+    }
+}
+
+fn remove_response() -> master::RemoveResponse {
+    master::RemoveResponse {
+        results: vec![key_result()],
+    }
+}
+
+fn describe_request() -> master::DescribeRequest {
+    master::DescribeRequest {
+        keys: vec!["keys".into(), "keys2".into()],
+        tenant: "tenant".into(),
+    }
+}
+
+fn describe_response() -> master::DescribeResponse {
+    master::DescribeResponse {
+        results: vec![describe_result()],
+        segments: vec![segment()],
+    }
+}
+
+fn describe_result() -> master::DescribeResult {
+    master::DescribeResult {
+        result: Some(master::describe_result::Result::Description(
+            object_description(),
+        )),
+    }
+}
+
+fn object_description() -> master::ObjectDescription {
+    master::ObjectDescription {
+        object: Some(object()),
+        writing: true,
+        leases: 603,
+        idle_us: 1207,
+    }
+}
+
+fn list_objects_request() -> master::ListObjectsRequest {
+    master::ListObjectsRequest {
+        prefix: "prefix".into(),
+        after: "after".into(),
+        limit: 603,
+        tenant: "tenant".into(),
+    }
+}
+
+fn list_objects_response() -> master::ListObjectsResponse {
+    master::ListObjectsResponse {
+        objects: vec![listed_object()],
+        more: true,
+    }
+}
+
+fn listed_object() -> master::ListedObject {
+    master::ListedObject {
+        key: "key".into(),
+        length: 607,
+        replicas: 603,
+        incarnation: Some(object_incarnation()),
+    }
+}
+
+fn list_segments_request() -> master::ListSegmentsRequest {
+    master::ListSegmentsRequest {}
+}
+
+fn list_segments_response() -> master::ListSegmentsResponse {
+    master::ListSegmentsResponse {
+        segments: vec![segment_usage()],
+        evicted_objects: 607,
+    }
+}
+
+fn segment_usage() -> master::SegmentUsage {
+    master::SegmentUsage {
+        segment: Some(segment()),
+        used_bytes: 607,
+        quarantined_bytes: 907,
+        objects: 1207,
+        silent_us: 1507,
+    }
+}
+
+fn mount_segment_request() -> master::MountSegmentRequest {
+    master::MountSegmentRequest {
+        segment: Some(segment()),
+    }
+}
+
+fn mount_segment_response() -> master::MountSegmentResponse {
+    master::MountSegmentResponse {}
+}
+
+fn unmount_segment_request() -> master::UnmountSegmentRequest {
+    master::UnmountSegmentRequest {
+        id: "id".into(),
+        client_incarnation: 4207,
+    }
+}
+
+fn unmount_segment_response() -> master::UnmountSegmentResponse {
+    master::UnmountSegmentResponse {}
+}
+
+fn ping_request() -> master::PingRequest {
+    master::PingRequest {
+        client_incarnation: 4207,
+    }
+}
+
+fn ping_response() -> master::PingResponse {
+    master::PingResponse {
+        epoch: 307,
+        unknown_client: true,
+    }
+}
