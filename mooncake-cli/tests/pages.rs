@@ -183,3 +183,47 @@ fn settings_have_the_fields_of_the_page() {
         &json!({"ROLE": {"SETTING": &effective.values[0]}}),
     );
 }
+
+/// The names of all tests and functions below `folder`.
+fn functions(folder: &std::path::Path, into: &mut BTreeSet<String>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            functions(&path, into);
+        } else if path.extension().is_some_and(|ending| ending == "rs") {
+            let text = std::fs::read_to_string(path).unwrap();
+            let names = text.split("fn ").skip(1).map(|rest| {
+                let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_');
+                rest[..end.unwrap_or(rest.len())].to_owned()
+            });
+            into.extend(names);
+        }
+    }
+}
+
+#[test]
+fn every_guarantee_names_a_test_that_exists() {
+    let Some(path) = doc("guarantees.md") else {
+        return;
+    };
+    let mut known = BTreeSet::new();
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
+    for entry in std::fs::read_dir(root).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if name.starts_with("mooncake-") {
+            functions(&path, &mut known);
+        }
+    }
+    let page = std::fs::read_to_string(path).unwrap();
+    let named: Vec<_> = page
+        .split('`')
+        .skip(1)
+        .step_by(2)
+        .filter(|name| name.contains('_'))
+        .collect();
+    assert!(named.len() > 30, "the page names its tests");
+    for name in named {
+        assert!(known.contains(name), "there is no test {name}");
+    }
+}
