@@ -78,7 +78,7 @@ async fn engines_that_share_a_link_copy_both_ways_under_the_same_rules() {
 async fn what_was_registered_at_the_same_time_is_all_found_in_the_own_segment() {
     async fn register(engine: TentEngine) -> Buffer {
         let memory = Memory::from_vec(vec![0; 64]).unwrap();
-        let options = RegisterOptions::new(Permission::Local);
+        let options = RegisterOptions::new(Permission::PeersRead);
         engine.register_memory(memory, options).await.unwrap()
     }
     let engine = engine().await;
