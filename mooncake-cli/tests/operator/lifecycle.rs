@@ -133,6 +133,7 @@ fn a_store_is_reached_through_a_relay_until_that_cuts() {
         let to = ["dev", "relay", "--to", store.address()];
         Role::start(&[&to[..], words].concat())
     };
+    assert_eq!(store.run_with(&["put", "k"], b"value").code, 0);
     let reach = |relay: &Role| run(&["ls"], b"", relay.field("address"));
     let kind = relay(&["--delay-ms", "1"]);
     assert_eq!(reach(&kind).code, 0);
