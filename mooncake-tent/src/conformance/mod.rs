@@ -1,6 +1,6 @@
 //! What every link must keep, as tests that any link can run, and doubles that break things.
 //!
-//! [`suite`] runs all [laws](laws) against pairs of engines that a link's own crate makes;
+//! [`suite`] runs all [laws] against pairs of engines that a link's own crate makes;
 //! [`conformance_tests!`](crate::conformance_tests) makes one test of each law, so that a failure
 //! names the law. [`Chaos`] wraps a link and misbehaves by a seeded plan, [`Relay`] stands between
 //! processes and does the same to bytes.
