@@ -1,8 +1,8 @@
 //! A client: the real core, and what its operations read and wrote.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
-use mooncake_store::core::{ClientCore, OpId, SegmentInfo, Settings, TransferId};
+use mooncake_store::core::{ClientCore, OpId, Settings};
 
 use crate::{Micros, oracle::Mark, world::Peer};
 
@@ -23,38 +23,6 @@ pub(crate) struct Running {
     pub(crate) versions: Vec<usize>,
     /// Where a get reads to, by item.
     pub(crate) buffers: Vec<Vec<Option<Mark>>>,
-}
-
-/// A read or write on its way.
-#[derive(Debug)]
-pub(crate) struct Transfer {
-    pub(crate) client: usize,
-    /// The client's process.
-    pub(crate) life: u64,
-    pub(crate) id: TransferId,
-    pub(crate) op: OpId,
-    pub(crate) item: usize,
-    /// The version that is written; `None`: it reads.
-    pub(crate) writes: Option<usize>,
-    pub(crate) node: usize,
-    pub(crate) segment: Arc<SegmentInfo>,
-    pub(crate) first: usize,
-    pub(crate) cells: usize,
-    pub(crate) bytes: u64,
-    /// What the first frame says.
-    pub(crate) budget: Micros,
-    /// By the node's clock, once the first frame is there.
-    pub(crate) until: Micros,
-    /// Between two frames, at most.
-    pub(crate) gap: Micros,
-    /// From this frame on nothing gets through.
-    pub(crate) silent_from: usize,
-    /// The process that sends has crashed at.
-    pub(crate) sender_ends: Micros,
-    /// No byte of it moves any more.
-    pub(crate) closed: bool,
-    pub(crate) reported: bool,
-    pub(crate) quiet: bool,
 }
 
 impl Client {

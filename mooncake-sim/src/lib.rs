@@ -17,19 +17,20 @@
 #![forbid(unsafe_code)]
 
 mod client;
-mod judge;
 mod master;
 mod node;
 mod oracle;
 mod plan;
+mod report;
 mod session;
 mod shrink;
 mod world;
 
 pub use oracle::Violation;
 pub use plan::{Plan, Plant};
+pub use report::Report;
 pub use shrink::shrink;
-pub use world::{Report, run};
+pub use world::run;
 
 /// Microseconds of the one clock.
 type Micros = u64;

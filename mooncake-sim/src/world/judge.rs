@@ -9,18 +9,12 @@ use mooncake_proto::{
 };
 use mooncake_store::core::Outcome;
 
-use crate::{
-    CELL,
-    client::Running,
-    master::Performed,
-    node::Mount,
-    plan::KEYS,
-    world::{World, name, number},
-};
+use super::{World, name, number};
+use crate::{CELL, client::Running, master::Performed, node::Mount, plan::KEYS};
 
 impl World {
     /// How an operation ended for its caller.
-    pub(crate) fn judge_outcome(
+    pub(super) fn judge_outcome(
         &mut self,
         running: &Running,
         outcome: &Outcome,
@@ -64,7 +58,7 @@ impl World {
     }
 
     /// What the master announces can be read at this moment.
-    pub(crate) fn judge_answer(&mut self, performed: &Performed) {
+    pub(super) fn judge_answer(&mut self, performed: &Performed) {
         let mut announced = Vec::new();
         match (&performed.request, &performed.answer.answer) {
             (Request::Exist(asked), Some(Reply::Exist(answer))) => {
@@ -137,7 +131,7 @@ impl World {
     }
 
     /// All is over, and all was given back.
-    pub(crate) fn judge_the_end(&mut self) {
+    pub(super) fn judge_the_end(&mut self) {
         for at in 0..self.clients.len() {
             let client = &self.clients[at];
             if !client.running.is_empty() || !client.core.is_idle() {

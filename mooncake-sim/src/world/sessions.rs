@@ -1,0 +1,150 @@
+//! Processes that talk to the master: their sessions, timers and pauses.
+
+use mooncake_store::{Time, core::Event as CoreEvent};
+
+use super::{Next, World};
+use crate::{
+    Micros,
+    node::Mount,
+    plan::Party,
+    session::{Session, Tag},
+};
+
+/// What clients and nodes have in common: a process that talks to the master.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) session: Session,
+    pub(crate) up: bool,
+    pub(crate) paused_until: Micros,
+    pub(crate) muted_until: Micros,
+    /// The next timer that is set.
+    armed: Micros,
+    /// Frames to the master keep their order.
+    pub(super) last_frame: Micros,
+}
+
+impl Peer {
+    fn new(session: Session) -> Self {
+        Self {
+            session,
+            up: true,
+            paused_until: 0,
+            muted_until: 0,
+            armed: Micros::MAX,
+            last_frame: 0,
+        }
+    }
+}
+
+impl World {
+    pub(super) fn process(&mut self) -> Peer {
+        self.next_identity += 1;
+        let session = Session::new(self.next_identity, self.plan.ping, self.now);
+        Peer::new(session)
+    }
+
+    pub(super) fn peer(&mut self, party: Party) -> &mut Peer {
+        match party {
+            Party::Client(at) => &mut self.clients[at].peer,
+            Party::Node(at) => &mut self.nodes[at].peer,
+            Party::Master => unreachable!("the master has no session"),
+        }
+    }
+
+    pub(super) fn parties(&self) -> Vec<Party> {
+        let clients = (0..self.clients.len()).map(Party::Client);
+        clients
+            .chain((0..self.nodes.len()).map(Party::Node))
+            .collect()
+    }
+
+    pub(super) fn awake_at(&self, party: Party) -> Micros {
+        match party {
+            Party::Client(at) => self.clients[at].peer.paused_until,
+            Party::Node(at) => self.nodes[at].peer.paused_until,
+            Party::Master => self.master.paused_until,
+        }
+    }
+
+    pub(super) fn timer(&mut self, party: Party, at: Micros) {
+        let mut stream = self.next_stream;
+        let now = self.now;
+        let peer = self.peer(party);
+        if !peer.up || peer.armed != at {
+            return;
+        }
+        peer.armed = Micros::MAX;
+        peer.session.tick(now, &mut stream);
+        self.next_stream = stream;
+        match party {
+            Party::Client(at) => self.clients[at].core.handle(Time(now), CoreEvent::Tick),
+            Party::Node(at) => {
+                if let Mount::Due(due) = self.nodes[at].mount
+                    && due <= now
+                {
+                    self.mount_anew(at);
+                }
+            }
+            Party::Master => {}
+        }
+        self.settle(party);
+    }
+
+    /// Does all that follows from what a party has just heard.
+    pub(super) fn settle(&mut self, party: Party) {
+        loop {
+            if let Some(resumed) = self.peer(party).session.greeted()
+                && let Party::Node(at) = party
+            {
+                self.greeted(at, resumed);
+            }
+            if let Some((tag, result)) = self.peer(party).session.ended() {
+                match (tag, party) {
+                    (Tag::Call(call), Party::Client(at)) => {
+                        let event = match result {
+                            Ok(answer) => CoreEvent::MasterAnswered { call, answer },
+                            Err(fault) => CoreEvent::MasterFailed { call, fault },
+                        };
+                        self.tell(at, event);
+                    }
+                    (Tag::Mount, Party::Node(at)) => self.mounted(at, result.map(drop)),
+                    _ => {}
+                }
+                continue;
+            }
+            if let Party::Client(at) = party
+                && let Some(action) = self.clients[at].core.poll()
+            {
+                self.act(at, action);
+                continue;
+            }
+            break;
+        }
+        while let Some(frame) = self.peer(party).session.next_frame() {
+            self.send(party, frame);
+        }
+        self.arm(party);
+    }
+
+    pub(super) fn arm(&mut self, party: Party) {
+        let mut next = self.peer(party).session.next();
+        match party {
+            Party::Client(at) => {
+                let own = self.clients[at].core.next_deadline();
+                next = next.min(own.map_or(Micros::MAX, |own| own.0));
+            }
+            Party::Node(at) => {
+                if let Mount::Due(due) = self.nodes[at].mount {
+                    next = next.min(due);
+                }
+            }
+            Party::Master => {}
+        }
+        let next = next.max(self.now + 1);
+        let peer = self.peer(party);
+        if next < peer.armed {
+            peer.armed = next;
+            self.at(next, Next::Timer { party, at: next });
+        }
+    }
+}
