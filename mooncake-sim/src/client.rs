@@ -4,10 +4,11 @@ use std::{collections::BTreeMap, time::Duration};
 
 use mooncake_store::core::{ClientCore, OpId, Settings};
 
-use crate::{Micros, oracle::Mark, world::Peer};
+use crate::{Micros, name::Name, oracle::Mark, world::Peer};
 
 #[derive(Debug)]
 pub(crate) struct Client {
+    pub(crate) tenant: usize,
     pub(crate) peer: Peer,
     pub(crate) core: ClientCore,
     pub(crate) running: BTreeMap<OpId, Running>,
@@ -18,20 +19,27 @@ pub(crate) struct Client {
 pub(crate) struct Running {
     pub(crate) began: Micros,
     pub(crate) deadline: Micros,
-    pub(crate) keys: Vec<usize>,
+    pub(crate) names: Vec<Name>,
     /// What a put writes, by item.
     pub(crate) versions: Vec<usize>,
     /// Where a get reads to, by item.
     pub(crate) buffers: Vec<Vec<Option<Mark>>>,
+    /// When the last read ended, by item: a batch waits for its slowest.
+    pub(crate) arrived: Vec<Micros>,
+    /// Reads that were posted, by item.
+    pub(crate) tried: Vec<Vec<u64>>,
+    /// Which items are known to be there, and which to be absent, in a world that is calm.
+    pub(crate) must: Option<Vec<bool>>,
 }
 
 impl Client {
-    pub(crate) fn new(peer: Peer, put_deadline: Duration) -> Self {
+    pub(crate) fn new(tenant: usize, peer: Peer, put_deadline: Duration) -> Self {
         let mut settings = Settings::default();
         settings.batch = 4;
         settings.linger = Duration::from_millis(1);
         settings.put_deadline = put_deadline;
         Self {
+            tenant,
             peer,
             core: ClientCore::new(settings),
             running: BTreeMap::new(),

@@ -18,9 +18,11 @@
 
 mod client;
 mod master;
+mod name;
 mod node;
 mod oracle;
 mod plan;
+mod readers;
 mod report;
 mod session;
 mod shrink;

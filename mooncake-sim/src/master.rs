@@ -1,19 +1,25 @@
 //! The master: its real state machine, behind the same conversions as the service has.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use mooncake_master::{
     Time,
-    state::{Caller, ClientId, Command, Counters, Operation, Settings, State},
+    state::{
+        Answer, Caller, ClientId, Command, Counters, DEFAULT_TENANT, Effect, Operation, Settings,
+        State,
+    },
     wire::{Terms, operation, refusal, reply},
 };
 use mooncake_proto::{
-    master::{self, DescribeRequest, answer::Answer as Reply, operation::Operation as Request},
+    master::{
+        self, DescribeRequest, Invalidate, InvalidatedObject, answer::Answer as Reply,
+        operation::Operation as Request,
+    },
     status::ErrorCode,
 };
 use mooncake_store::core::MasterAnswer;
 
-use crate::{Micros, Plant, plan::Party};
+use crate::{Micros, Plant, name::tenant_name, plan::Party, readers::Readers};
 
 #[derive(Debug)]
 pub(crate) struct Master {
@@ -24,13 +30,21 @@ pub(crate) struct Master {
     pub(crate) up: bool,
     pub(crate) paused_until: Micros,
     /// Streams that may speak, and whose they are.
-    streams: BTreeMap<u64, (ClientId, Party)>,
+    streams: BTreeMap<u64, Stream>,
     /// The first answer to each mutation.
     answers: BTreeMap<(ClientId, u64), Reply>,
     /// Numbers for operations that are performed again.
     fresh: u64,
-    /// Leases and puts that a quarantine would respect.
-    leases: Vec<(ClientId, u64)>,
+    readers: Readers,
+    /// For readers, on their streams.
+    news: Vec<(Party, u64, Invalidate)>,
+}
+
+#[derive(Clone, Debug)]
+struct Stream {
+    client: ClientId,
+    party: Party,
+    tenant: Arc<str>,
 }
 
 /// An operation that was answered.
@@ -39,6 +53,8 @@ pub(crate) struct Performed {
     pub(crate) answer: master::Answer,
     /// Now, and not before.
     pub(crate) anew: bool,
+    /// Before it was performed.
+    pub(crate) before: Counters,
     pub(crate) violation: Option<String>,
 }
 
@@ -75,7 +91,8 @@ impl Master {
             streams: BTreeMap::new(),
             answers: BTreeMap::new(),
             fresh: 1 << 40,
-            leases: Vec::new(),
+            readers: Readers::default(),
+            news: Vec::new(),
         }
     }
 
@@ -84,7 +101,59 @@ impl Master {
     }
 
     pub(crate) fn tick(&mut self, now: Micros) {
-        self.state.apply(self.time(now), &Command::Tick);
+        self.apply(now, &Command::Tick);
+    }
+
+    fn apply(&mut self, now: Micros, command: &Command) -> Answer {
+        let applied = self.state.apply(self.time(now), command);
+        self.spread(&applied.effects);
+        applied.answer
+    }
+
+    /// Tells those who may be reading what is gone, as the service does.
+    fn spread(&mut self, effects: &[Effect]) {
+        if self.plant == Plant::ReadersUntold {
+            return;
+        }
+        for effect in effects {
+            let Effect::Invalidate {
+                tenant,
+                key,
+                incarnation,
+                leased: true,
+            } = effect
+            else {
+                continue;
+            };
+            self.readers.told(tenant, key, *incarnation);
+            let gone = InvalidatedObject {
+                key: key.0.clone(),
+                incarnation: Some(master::ObjectIncarnation {
+                    epoch: incarnation.epoch,
+                    sequence: incarnation.sequence,
+                }),
+            };
+            for (number, stream) in &self.streams {
+                if stream.tenant == *tenant {
+                    let objects = vec![gone.clone()];
+                    self.news
+                        .push((stream.party, *number, Invalidate { objects }));
+                }
+            }
+        }
+    }
+
+    /// What readers must be told by now.
+    pub(crate) fn news(&mut self) -> Vec<(Party, u64, Invalidate)> {
+        std::mem::take(&mut self.news)
+    }
+
+    /// Under which name the master keeps the tenant's objects.
+    fn tenant(&self, asked: String) -> Arc<str> {
+        if asked.is_empty() || self.plant == Plant::TenantIgnored {
+            return DEFAULT_TENANT.into();
+        }
+        asked.into()
     }
 
     pub(crate) fn counters(&self) -> Counters {
@@ -96,12 +165,19 @@ impl Master {
         self.up = false;
         let open = std::mem::take(&mut self.streams);
         open.into_iter()
-            .map(|(stream, (_, party))| (stream, party))
+            .map(|(number, stream)| (number, stream.party))
             .collect()
     }
 
     pub(crate) fn knows(&self, stream: u64) -> bool {
         self.streams.contains_key(&stream)
+    }
+
+    /// A stream has ended without another in its place.
+    pub(crate) fn lost(&mut self, now: Micros, stream: u64) {
+        if let Some(Stream { client, .. }) = self.streams.remove(&stream) {
+            self.apply(now, &Command::Lost { client });
+        }
     }
 
     /// The answer, and the older stream of the same client that it ends.
@@ -113,34 +189,40 @@ impl Master {
         hello: master::Hello,
     ) -> (master::HelloAnswer, Option<u64>) {
         let client = ClientId(hello.client_incarnation);
+        let tenant = self.tenant(hello.tenant);
         let command = Command::Hello {
             client,
-            tenant: hello.tenant,
+            tenant: tenant.to_string(),
             name: hello.name,
         };
-        let applied = self.state.apply(self.time(now), &command);
-        let mooncake_master::state::Answer::Hello { resumed } = applied.answer else {
-            unreachable!("hello makes sense: {:?}", applied.answer)
+        let answer = self.apply(now, &command);
+        let Answer::Hello { resumed } = answer else {
+            unreachable!("hello makes sense: {answer:?}")
         };
         if !resumed {
             self.answers.retain(|(of, _), _| *of != client);
         }
         let mut older = self.streams.iter();
-        let older = older.find_map(|(number, (of, _))| (*of == client).then_some(*number));
+        let older = older.find_map(|(number, of)| (of.client == client).then_some(*number));
         if let Some(older) = older {
             self.streams.remove(&older);
         }
-        self.streams.insert(stream, (client, party));
+        let opened = Stream {
+            client,
+            party,
+            tenant,
+        };
+        self.streams.insert(stream, opened);
         (self.terms.hello(resumed), older)
     }
 
     pub(crate) fn acknowledge(&mut self, now: Micros, stream: u64, number: u64) {
-        let Some((client, _)) = self.streams.get(&stream) else {
+        let Some(Stream { client, .. }) = self.streams.get(&stream) else {
             return;
         };
         let client = *client;
         let command = Command::AcknowledgeBelow { client, number };
-        self.state.apply(self.time(now), &command);
+        self.apply(now, &command);
     }
 
     /// Performs an operation of a stream that [`knows`](Self::knows) it.
@@ -151,7 +233,8 @@ impl Master {
         asked: master::Operation,
         draw: u64,
     ) -> Performed {
-        let (client, _) = self.streams[&stream];
+        let Stream { client, tenant, .. } = self.streams[&stream].clone();
+        let before = self.counters();
         let number = asked.number;
         let request = asked.operation.expect("clients ask for something");
         let mutates = !matches!(
@@ -177,7 +260,7 @@ impl Master {
                 let number = at_state;
                 let caller = Caller::Session { client, number };
                 let command = Command::Perform { caller, operation };
-                let answer = self.state.apply(self.time(now), &command).answer;
+                let answer = self.apply(now, &command);
                 let Command::Perform { operation, .. } = &command else {
                     unreachable!("it was built above")
                 };
@@ -185,9 +268,6 @@ impl Master {
             }
             Err(failure) => refusal(failure),
         };
-        if let Reply::Lookup(looked) = &reply {
-            self.leases.push((client, looked.lease));
-        }
         let (mut anew, mut violation) = (true, None);
         if mutates && !about_session(&reply) {
             match self.answers.get(&(client, number)) {
@@ -205,6 +285,10 @@ impl Master {
                 }
             }
         }
+        if anew {
+            let reader = (client, tenant);
+            violation = violation.or_else(|| self.watch_readers(now, reader, &request, &reply));
+        }
         let answer = master::Answer {
             number,
             answer: Some(reply),
@@ -213,13 +297,49 @@ impl Master {
             request,
             answer,
             anew,
+            before,
             violation,
         }
     }
 
+    /// Who removes a key must know that all its readers are told, or will be when they are back.
+    fn watch_readers(
+        &mut self,
+        now: Micros,
+        (client, tenant): (ClientId, Arc<str>),
+        request: &Request,
+        reply: &Reply,
+    ) -> Option<String> {
+        match (request, reply) {
+            (Request::Lookup(asked), Reply::Lookup(answer)) => {
+                let until = now + self.state.settings().lease_ttl.as_micros() as Micros;
+                self.readers
+                    .granted((client, tenant), &asked.keys, answer, until);
+            }
+            (Request::Release(asked), _) => self.readers.released(client, &asked.leases),
+            (Request::Remove(asked), Reply::Remove(answer)) => {
+                for (item, result) in asked.items.iter().zip(&answer.results) {
+                    if result.error.is_some() {
+                        continue;
+                    }
+                    let untold = self.readers.untold(now, &tenant, &item.key);
+                    let open = |of: &ClientId| self.streams.values().any(|s| s.client == *of);
+                    if let Some(reader) = untold.into_iter().find(open) {
+                        return Some(format!(
+                            "law 6: {:?} is removed, and client {reader}, which may be reading it, \
+                             is not told",
+                            item.key
+                        ));
+                    }
+                }
+            }
+            _ => {}
+        }
+        None
+    }
+
     fn free_leases(&mut self, now: Micros) {
-        let time = self.time(now);
-        for (client, lease) in std::mem::take(&mut self.leases) {
+        for (client, lease) in self.readers.take() {
             let command = Command::Perform {
                 caller: Caller::Unary {
                     client,
@@ -227,7 +347,7 @@ impl Master {
                 },
                 operation: Operation::Release(vec![lease]),
             };
-            self.state.apply(time, &command);
+            self.apply(now, &command);
         }
     }
 
@@ -235,13 +355,14 @@ impl Master {
     pub(crate) fn describe(
         &mut self,
         now: Micros,
+        tenant: usize,
         keys: Vec<bytes::Bytes>,
     ) -> master::DescribeResponse {
         let request = Request::Describe(DescribeRequest {
             keys,
             ..DescribeRequest::default()
         });
-        match self.bystander(now, request) {
+        match self.bystander(now, tenant, request) {
             Reply::Describe(described) => described,
             other => unreachable!("describe is answered by {other:?}"),
         }
@@ -249,7 +370,7 @@ impl Master {
 
     pub(crate) fn segments(&mut self, now: Micros) -> Vec<master::Segment> {
         let request = Request::ListSegments(master::ListSegmentsRequest::default());
-        match self.bystander(now, request) {
+        match self.bystander(now, 0, request) {
             Reply::ListSegments(list) => list
                 .segments
                 .into_iter()
@@ -259,14 +380,14 @@ impl Master {
         }
     }
 
-    fn bystander(&mut self, now: Micros, request: Request) -> Reply {
+    fn bystander(&mut self, now: Micros, tenant: usize, request: Request) -> Reply {
         let operation = operation(Some(request), || 0).expect("it makes sense");
         let caller = Caller::Unary {
             client: ClientId::NOBODY,
-            tenant: String::new(),
+            tenant: self.tenant(tenant_name(tenant)).to_string(),
         };
         let command = Command::Perform { caller, operation };
-        let answer = self.state.apply(self.time(now), &command).answer;
+        let answer = self.apply(now, &command);
         let Command::Perform { operation, .. } = &command else {
             unreachable!("it was built above")
         };

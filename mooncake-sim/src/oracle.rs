@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt};
 
 use mooncake_store::core::Incarnation;
 
-use crate::Micros;
+use crate::{Micros, name::Name};
 
 /// A promise that was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,25 +31,48 @@ pub(crate) struct Mark {
 /// Bytes that a client once wanted to put.
 #[derive(Debug)]
 struct Version {
-    key: usize,
+    name: Name,
     cells: usize,
     incarnation: Option<Incarnation>,
     /// When it was known to be readable: acknowledged, or read.
     known: Option<Micros>,
 }
 
-#[derive(Debug, Default)]
+/// A read that ended well.
+pub(crate) struct Reading {
+    pub(crate) name: Name,
+    /// The client's process.
+    pub(crate) reader: u64,
+    pub(crate) asked: Micros,
+    pub(crate) incarnation: Incarnation,
+}
+
+#[derive(Debug)]
 pub(crate) struct Oracle {
+    /// How long a lease lasts.
+    lease: Micros,
     versions: Vec<Version>,
-    /// Acknowledged ones by key: when they were asked for, and acknowledged.
-    removes: BTreeMap<usize, Vec<(Micros, Micros)>>,
+    /// Acknowledged ones: when they were asked for, and acknowledged.
+    removes: BTreeMap<Name, Vec<(Micros, Micros)>>,
+    /// What processes heard is gone, and when.
+    told: BTreeMap<(u64, Name), Vec<(Micros, Incarnation)>>,
     by_incarnation: BTreeMap<Incarnation, usize>,
 }
 
 impl Oracle {
-    pub(crate) fn version(&mut self, key: usize, cells: usize) -> usize {
+    pub(crate) const fn new(lease: Micros) -> Self {
+        Self {
+            lease,
+            versions: Vec::new(),
+            removes: BTreeMap::new(),
+            told: BTreeMap::new(),
+            by_incarnation: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn version(&mut self, name: Name, cells: usize) -> usize {
         self.versions.push(Version {
-            key,
+            name,
             cells,
             incarnation: None,
             known: None,
@@ -58,19 +81,19 @@ impl Oracle {
     }
 
     /// All cells belong to one version of the key, each in its place.
-    pub(crate) fn whole(&self, key: usize, cells: &[Option<Mark>]) -> Result<usize, String> {
+    pub(crate) fn whole(&self, name: Name, cells: &[Option<Mark>]) -> Result<usize, String> {
         let Some(Some(first)) = cells.first() else {
-            return Err(format!("key {key} is read as nothing: {cells:?}"));
+            return Err(format!("{name} is read as nothing: {cells:?}"));
         };
         let version = &self.versions[first.version];
-        let fits = version.key == key && version.cells == cells.len();
+        let fits = version.name == name && version.cells == cells.len();
         let whole = cells.iter().enumerate().all(|(index, cell)| {
             let version = first.version;
             *cell == Some(Mark { version, index })
         });
         if !fits || !whole {
             return Err(format!(
-                "law 5: key {key} holds no whole version of its own: {cells:?}"
+                "law 5: {name} holds no whole version of its own: {cells:?}"
             ));
         }
         Ok(first.version)
@@ -105,40 +128,65 @@ impl Oracle {
         Ok(())
     }
 
-    pub(crate) fn removed(&mut self, now: Micros, key: usize, asked: Micros) {
-        self.removes.entry(key).or_default().push((asked, now));
+    pub(crate) fn removed(&mut self, now: Micros, name: Name, asked: Micros) {
+        self.removes.entry(name).or_default().push((asked, now));
     }
 
-    /// A read that was asked for at `asked` ended with these cells.
+    /// The client hears that this life of the object and all before are gone.
+    pub(crate) fn told(&mut self, now: Micros, reader: u64, name: Name, gone: Incarnation) {
+        self.told
+            .entry((reader, name))
+            .or_default()
+            .push((now, gone));
+    }
+
+    /// A read ended with these cells.
     pub(crate) fn read(
         &mut self,
         now: Micros,
-        key: usize,
-        asked: Micros,
-        incarnation: Incarnation,
+        reading: &Reading,
         cells: &[Option<Mark>],
     ) -> Result<(), String> {
-        let version = self.whole(key, cells)?;
+        let Reading {
+            name,
+            reader,
+            asked,
+            incarnation,
+        } = *reading;
+        let version = self.whole(name, cells)?;
         self.same_life(version, incarnation)?;
+        let told = self.told.get(&(reader, name)).into_iter().flatten();
+        for (heard, gone) in told {
+            if *heard < asked && incarnation <= *gone {
+                return Err(format!(
+                    "law 6: {name} is read as {incarnation:?}, of which its reader heard at {heard}, \
+                     before the read at {asked}, that it is gone"
+                ));
+            }
+        }
+        // Who asked before it was known can have a lease that was granted before.
+        let lease = self.lease;
+        let stale = |known: Micros| known < asked || known + lease < now;
         if let Some(known) = self.versions[version].known {
-            let removes = self.removes.get(&key).into_iter().flatten();
+            let removes = self.removes.get(&name).into_iter().flatten();
             for (began, ended) in removes {
-                if *began > known && *ended < asked {
+                if *began > known && stale(*ended) {
                     return Err(format!(
-                        "law 6: key {key} is read as version {version}, known since {known}, though \
-                         its remove at {began} was acknowledged at {ended}, before the read at {asked}"
+                        "law 6: {name} is read as version {version}, known since {known}, though its \
+                         remove at {began} was acknowledged at {ended}, before the read at {asked} \
+                         or longer ago than a lease"
                     ));
                 }
             }
         }
         let newer = |other: &Version| {
-            other.key == key
+            other.name == name
                 && other.incarnation > Some(incarnation)
-                && other.known.is_some_and(|known| known < asked)
+                && other.known.is_some_and(stale)
         };
         if self.versions.iter().any(newer) {
             return Err(format!(
-                "law 5: key {key} is read as version {version}, older than one known before"
+                "law 5: {name} is read as version {version}, older than one known before"
             ));
         }
         self.versions[version].known.get_or_insert(now);

@@ -5,7 +5,10 @@ use std::{fmt, str::FromStr, time::Duration};
 use mooncake_master::state::Settings;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
-use crate::{CELL, Micros};
+use crate::{
+    Micros,
+    world::{What, draw_budget},
+};
 
 const MS: Micros = 1_000;
 /// Keys that there are, at most.
@@ -31,17 +34,26 @@ pub enum Plant {
     StaleAccepted,
     /// A write counts as completed when it is posted.
     PublishEarly,
+    /// All clients work on one tenant.
+    TenantIgnored,
+    /// Nobody hears that what it reads is gone.
+    ReadersUntold,
+    /// The first replica that fails is the last one that is tried.
+    OtherReplicasForgotten,
 }
 
 impl Plant {
     /// All mistakes.
-    pub const MISTAKES: [Self; 6] = [
+    pub const MISTAKES: [Self; 9] = [
         Self::LeaseUnchecked,
         Self::NoHold,
         Self::NoQuarantine,
         Self::NumberIgnored,
         Self::StaleAccepted,
         Self::PublishEarly,
+        Self::TenantIgnored,
+        Self::ReadersUntold,
+        Self::OtherReplicasForgotten,
     ];
 
     fn name(self) -> &'static str {
@@ -53,6 +65,9 @@ impl Plant {
             Self::NumberIgnored => "number-ignored",
             Self::StaleAccepted => "stale-accepted",
             Self::PublishEarly => "publish-early",
+            Self::TenantIgnored => "tenant-ignored",
+            Self::ReadersUntold => "readers-untold",
+            Self::OtherReplicasForgotten => "other-replicas-forgotten",
         }
     }
 }
@@ -86,15 +101,6 @@ pub(crate) struct Asked {
     pub(crate) index: usize,
 }
 
-#[derive(Clone, Debug)]
-pub(crate) enum What {
-    Exist(Vec<usize>),
-    Get(Vec<usize>),
-    /// Keys and cells, and replicas.
-    Put(Vec<(usize, usize)>, u32),
-    Remove(Vec<usize>),
-}
-
 /// Somebody that faults happen to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Party {
@@ -123,7 +129,7 @@ pub(crate) enum FaultKind {
 }
 
 /// How bad the network is, in percent.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Weather {
     /// Messages that take long.
     pub(crate) late: u32,
@@ -133,7 +139,7 @@ pub(crate) struct Weather {
     pub(crate) broken: u32,
     /// Transfers of which nothing is heard any more.
     pub(crate) silent: u32,
-    /// Transfers whose first frame is stuck for long on its way.
+    /// Transfers whose first frame, or fence, is stuck for long on its way.
     pub(crate) stuck: u32,
     /// Transfers that crawl.
     pub(crate) slow: u32,
@@ -147,6 +153,8 @@ pub struct Plan {
     /// The mistake that is made.
     pub plant: Plant,
     pub(crate) clients: usize,
+    /// Clients belong to them in turns.
+    pub(crate) tenants: usize,
     pub(crate) nodes: usize,
     pub(crate) node_cells: usize,
     pub(crate) weather: Weather,
@@ -161,8 +169,9 @@ impl Plan {
     #[must_use]
     pub fn draw(seed: u64, plant: Plant) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
-        let clients = rng.random_range(2..=3);
-        let nodes = rng.random_range(1..=3);
+        let clients = rng.random_range(2..=4);
+        let tenants = rng.random_range(1..=2);
+        let nodes = [1, 2, 2, 3][rng.random_range(0..4)];
         let keys = rng.random_range(2..=KEYS);
         let bad = rng.random_range(0..4);
         let weather = Weather {
@@ -170,7 +179,7 @@ impl Plan {
             twice: bad * rng.random_range(0..5),
             broken: bad * rng.random_range(0..4),
             silent: bad * rng.random_range(0..2),
-            stuck: rng.random_range(0..4) * 5,
+            stuck: rng.random_range(0..4) * 10,
             slow: rng.random_range(0..4) * 8,
         };
         let settings = settings(&mut rng);
@@ -186,6 +195,7 @@ impl Plan {
             seed,
             plant,
             clients,
+            tenants,
             nodes,
             node_cells: rng.random_range(6..=24),
             weather,
@@ -251,8 +261,9 @@ fn settings(rng: &mut StdRng) -> Settings {
     let demand_only = rng.random_bool(0.5);
     Settings {
         client_ttl: ms(400),
+        suspect_after: ms(150),
         lease_ttl: ms([100, 400, 800][rng.random_range(0..3)]),
-        put_deadline: ms([300, 900][rng.random_range(0..2)]),
+        put_deadline: ms([150, 300, 900][rng.random_range(0..3)]),
         write_frame_budget: ms(900),
         hold_margin: ms(400),
         high_watermark: if demand_only { 1.0 } else { 0.9 },
@@ -264,37 +275,19 @@ fn settings(rng: &mut StdRng) -> Settings {
 }
 
 fn ask(rng: &mut StdRng, index: usize, clients: usize, keys: usize) -> Asked {
-    let count = [1, 1, 1, 2, 3][rng.random_range(0..5)];
-    let mut some: Vec<_> = (0..count).map(|_| rng.random_range(0..keys)).collect();
-    let what = match rng.random_range(0..100) {
-        0..35 => {
-            some.sort_unstable();
-            some.dedup();
-            let sized = some.into_iter().map(|key| (key, rng.random_range(1..=6)));
-            What::Put(sized.collect(), rng.random_range(1..=2))
-        }
-        35..75 => What::Get(some),
-        75..82 => What::Exist(some),
-        _ => What::Remove(some),
-    };
-    let budget = match rng.random_range(0..10) {
-        0 => rng.random_range(0..20),
-        1..6 => rng.random_range(20..400),
-        _ => rng.random_range(400..1_500),
-    };
     Asked {
+        what: What::draw(rng, keys),
+        budget: draw_budget(rng),
         at: rng.random_range(100 * MS..BUSY),
         client: rng.random_range(0..clients),
-        what,
-        budget: budget * MS,
         index,
     }
 }
 
 fn strike(rng: &mut StdRng, index: usize, clients: usize, nodes: usize, ttl: Micros) -> Fault {
     let kind = match rng.random_range(0..10) {
-        0..2 => FaultKind::Crash,
-        2..5 => FaultKind::Cut,
+        0..3 => FaultKind::Crash,
+        3..5 => FaultKind::Cut,
         5..7 => FaultKind::Mute,
         _ => FaultKind::Pause,
     };
@@ -315,9 +308,4 @@ fn strike(rng: &mut StdRng, index: usize, clients: usize, nodes: usize, ttl: Mic
         lasts,
         index,
     }
-}
-
-/// Bytes of an object of so many cells: the last one is not full.
-pub(crate) fn bytes_of(cells: usize) -> u64 {
-    cells as u64 * CELL - 7
 }

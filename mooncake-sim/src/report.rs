@@ -2,42 +2,84 @@
 
 use std::ops::AddAssign;
 
-/// How a run went.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    /// Operations that ended.
-    pub finished: usize,
-    /// Keys that were put.
-    pub puts: usize,
-    /// Keys that were read.
-    pub gets: usize,
-    /// Steps of the world.
-    pub steps: usize,
-    /// Objects that made room for others.
-    pub evicted: usize,
-    /// Puts that were taken over, or that nobody ended.
-    pub abandoned_puts: usize,
-    /// Clients and nodes that the master gave up.
-    pub expired_clients: usize,
-    /// Streams that the master took up again.
-    pub resumed: usize,
-    /// Frames that came after their budget.
-    pub late_frames: usize,
-    /// Transfers that named a dead life.
-    pub stale: usize,
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// How a run went, or many.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Report {
+            $($(#[$doc])* pub $name: usize,)*
+        }
+
+        impl Report {
+            /// Each count with its name.
+            pub fn each(&self) -> impl Iterator<Item = (&'static str, usize)> {
+                [$((stringify!($name), self.$name),)*].into_iter()
+            }
+        }
+
+        impl AddAssign for Report {
+            fn add_assign(&mut self, other: Self) {
+                $(self.$name += other.$name;)*
+            }
+        }
+    };
 }
 
-impl AddAssign for Report {
-    fn add_assign(&mut self, other: Self) {
-        self.finished += other.finished;
-        self.puts += other.puts;
-        self.gets += other.gets;
-        self.steps += other.steps;
-        self.evicted += other.evicted;
-        self.abandoned_puts += other.abandoned_puts;
-        self.expired_clients += other.expired_clients;
-        self.resumed += other.resumed;
-        self.late_frames += other.late_frames;
-        self.stale += other.stale;
-    }
+counters! {
+    /// Operations that ended.
+    finished,
+    /// Keys that were put.
+    puts,
+    /// Of these, with two replicas or more.
+    replicated_puts,
+    /// Keys that were read.
+    gets,
+    /// Of these, from a replica after another one had failed.
+    failovers,
+    /// Keys that were removed, or were not there.
+    removes,
+    /// Steps of the world.
+    steps,
+    /// Objects that made room for others.
+    evicted,
+    /// Of these, while readers had leases on others.
+    evicted_beside_leases,
+    /// Puts that found no space.
+    no_space,
+    /// Puts that were told to wait for leases and writers.
+    busy,
+    /// Puts that were taken over, or that nobody ended.
+    abandoned_puts,
+    /// Of these, those that another put took over.
+    taken_over,
+    /// Ends of puts that came too late.
+    revoked_puts,
+    /// Leases that ended in the middle of a read.
+    leases_over,
+    /// Removes and losses that readers were told of.
+    invalidations,
+    /// Objects that lost one replica with a node and kept another.
+    outlived_nodes,
+    /// Clients and nodes that the master gave up.
+    expired_clients,
+    /// Streams that the master took up again.
+    resumed,
+    /// Streams that the master ended.
+    fenced,
+    /// Frames that came after their budget.
+    late_frames,
+    /// Transfers that named a dead life.
+    stale,
+    /// Streams that broke.
+    cuts,
+    /// Streams that swallowed what was sent.
+    mutes,
+    /// Processes that stood still.
+    pauses,
+    /// Clients that crashed.
+    client_crashes,
+    /// Nodes that crashed.
+    node_crashes,
+    /// Masters that crashed.
+    master_crashes,
 }

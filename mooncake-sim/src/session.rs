@@ -46,6 +46,7 @@ type Ended = (Tag, Result<MasterAnswer, Fault>);
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) identity: u64,
+    tenant: String,
     table: Table,
     /// Of all sessions of a run no two have the same.
     pub(crate) stream: u64,
@@ -63,10 +64,11 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) fn new(identity: u64, ping_interval: Micros, now: Micros) -> Self {
+    pub(crate) fn new(identity: u64, tenant: String, ping_interval: Micros, now: Micros) -> Self {
         let (sender, receiver) = channel();
         Self {
             identity,
+            tenant,
             table: Table::new("master".into(), 1_024),
             stream: 0,
             phase: Phase::Waiting(now),
@@ -122,9 +124,10 @@ impl Session {
         self.greeted.take()
     }
 
-    pub(crate) fn receive(&mut self, now: Micros, stream: u64, events: Vec<master::Event>) {
+    /// `true`: the master has ended the stream.
+    pub(crate) fn receive(&mut self, now: Micros, stream: u64, events: Vec<master::Event>) -> bool {
         if stream != self.stream {
-            return;
+            return false;
         }
         let mut fenced = false;
         for event in events {
@@ -158,6 +161,7 @@ impl Session {
         if fenced {
             self.lose(now);
         }
+        fenced
     }
 
     pub(crate) fn cut(&mut self, now: Micros, stream: u64) {
@@ -216,7 +220,7 @@ impl Session {
             hello: Some(master::Hello {
                 protocol: 1,
                 client_incarnation: self.identity,
-                tenant: String::new(),
+                tenant: self.tenant.clone(),
                 name: String::new(),
                 capabilities: 0,
             }),

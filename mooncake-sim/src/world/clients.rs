@@ -2,87 +2,43 @@
 
 use mooncake_store::{
     Time,
-    core::{Action, Event as CoreEvent, GetItem, Operation, PutItem, PutOptions},
+    core::{Action, Event as CoreEvent},
 };
 
-use super::{MS, World, name};
-use crate::{
-    Micros,
-    client::Running,
-    plan::{KEYS, Party, What, bytes_of},
-    session::Tag,
+use super::{
+    MS, World,
+    operations::{Begun, What},
 };
+use crate::{Micros, client::Running, plan::Party, session::Tag};
 
 impl World {
     pub(super) fn ask(&mut self, at: usize) {
         let asked = self.plan.asked[at].clone();
-        if !self.clients[asked.client].peer.up {
-            return;
+        if self.clients[asked.client].peer.up {
+            self.start(asked.client, asked.what, asked.budget, None);
         }
-        let mut versions = Vec::new();
-        let (keys, operation) = match asked.what {
-            What::Exist(keys) => {
-                let named = keys.iter().map(|key| name(*key)).collect();
-                (keys, Operation::Exist { keys: named })
-            }
-            What::Get(keys) => {
-                let item = |key: &usize| GetItem {
-                    key: name(*key),
-                    capacity: None,
-                };
-                let items = keys.iter().map(item).collect();
-                (keys, Operation::Get { items })
-            }
-            What::Put(sized, replicas) => {
-                let mut items = Vec::new();
-                for &(key, cells) in &sized {
-                    versions.push(self.oracle.version(key, cells));
-                    items.push(PutItem {
-                        key: name(key),
-                        length: bytes_of(cells),
-                    });
-                }
-                let options = PutOptions {
-                    replicas,
-                    ..PutOptions::default()
-                };
-                let keys = sized.into_iter().map(|(key, _)| key).collect();
-                (keys, Operation::Put { items, options })
-            }
-            What::Remove(keys) => {
-                let named = keys.iter().map(|key| name(*key)).collect();
-                (keys, Operation::Remove { keys: named })
-            }
-        };
-        self.start(asked.client, keys, versions, operation, asked.budget);
     }
 
-    /// Removes all keys there are, wherever they came from.
-    pub(super) fn sweep(&mut self) {
-        let keys: Vec<usize> = (0..KEYS).collect();
-        let named = keys.iter().map(|key| name(*key)).collect();
-        let operation = Operation::Remove { keys: named };
-        self.start(0, keys, Vec::new(), operation, 150 * MS);
-    }
-
-    pub(super) fn start(
-        &mut self,
-        at: usize,
-        keys: Vec<usize>,
-        versions: Vec<usize>,
-        operation: Operation,
-        budget: Micros,
-    ) {
+    /// `must`: which items are there, in a world that is calm.
+    pub(super) fn start(&mut self, at: usize, what: What, budget: Micros, must: Option<Vec<bool>>) {
         let now = self.now;
         let deadline = now + budget;
         let client = &mut self.clients[at];
+        let Begun {
+            names,
+            versions,
+            operation,
+        } = what.begin(client.tenant, &mut self.oracle);
         let op = client.core.start(Time(now), operation, Time(deadline));
         let running = Running {
             began: now,
             deadline,
-            buffers: vec![Vec::new(); keys.len()],
-            keys,
+            buffers: vec![Vec::new(); names.len()],
+            arrived: vec![0; names.len()],
+            tried: vec![Vec::new(); names.len()],
+            names,
             versions,
+            must,
         };
         client.running.insert(op, running);
         self.settle(Party::Client(at));
@@ -122,7 +78,7 @@ impl World {
                     ));
                 }
                 self.report.finished += 1;
-                let judged = self.judge_outcome(&running, &outcome);
+                let judged = self.judge_outcome(at, &running, &outcome);
                 self.hold(judged);
             }
             Action::Read {

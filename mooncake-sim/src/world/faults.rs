@@ -15,20 +15,15 @@ impl World {
         let (now, until, party) = (self.now, self.now + fault.lasts, fault.party);
         match fault.kind {
             FaultKind::Crash => self.crash(party, until),
-            FaultKind::Cut => match party {
-                Party::Master => {
-                    for party in self.parties() {
-                        self.break_stream(party);
-                    }
+            FaultKind::Cut => {
+                for party in self.streams_of(party) {
+                    self.report.cuts += 1;
+                    self.break_stream(party);
                 }
-                _ => self.break_stream(party),
-            },
+            }
             FaultKind::Mute => {
-                let muted = match party {
-                    Party::Master => self.parties(),
-                    _ => vec![party],
-                };
-                for party in muted {
+                for party in self.streams_of(party) {
+                    self.report.mutes += 1;
                     self.peer(party).muted_until = until;
                     self.at(until, Next::Unmute(party));
                 }
@@ -36,12 +31,21 @@ impl World {
             FaultKind::Pause => {
                 // Longer sleeps are put together from none.
                 if self.awake_at(party) + 1_000 * MS < now || self.awake_at(party) == 0 {
+                    self.report.pauses += 1;
                     match party {
                         Party::Master => self.master.paused_until = until,
                         _ => self.peer(party).paused_until = until,
                     }
                 }
             }
+        }
+    }
+
+    /// Whose streams suffer when the party's do.
+    fn streams_of(&self, party: Party) -> Vec<Party> {
+        match party {
+            Party::Master => self.parties(),
+            _ => vec![party],
         }
     }
 
@@ -53,10 +57,13 @@ impl World {
                     return;
                 }
                 client.peer.up = false;
+                self.report.client_crashes += 1;
                 client.running.clear();
                 let life = client.peer.session.identity;
+                // What the process has handed on may be there in full, and arrive when it pleases.
+                let sent = self.chance(50);
                 for transfer in self.transfers.values_mut() {
-                    if transfer.life == life {
+                    if transfer.life == life && !sent {
                         transfer.sender_ends = self.now + 3 * MS;
                     }
                 }
@@ -66,12 +73,14 @@ impl World {
                     return;
                 }
                 self.nodes[at].peer.up = false;
+                self.report.node_crashes += 1;
             }
             Party::Master => {
                 if !self.master.up {
                     return;
                 }
                 self.count_master();
+                self.report.master_crashes += 1;
                 for (stream, party) in self.master.crash() {
                     if self.chance(70) {
                         let at = self.now + self.delay();
@@ -80,17 +89,22 @@ impl World {
                 }
             }
         }
+        if party != Party::Master {
+            let stream = self.peer(party).session.stream;
+            self.tell_master(stream);
+        }
         self.at(until, Next::Restart(party));
     }
 
     pub(super) fn restart(&mut self, party: Party) {
         match party {
             Party::Client(at) => {
-                let peer = self.process();
-                self.clients[at] = Client::new(peer, self.plan.settings.put_deadline);
+                let tenant = self.clients[at].tenant;
+                let peer = self.process(tenant);
+                self.clients[at] = Client::new(tenant, peer, self.plan.settings.put_deadline);
             }
             Party::Node(at) => {
-                let (peer, name) = (self.process(), self.nodes[at].name.clone());
+                let (peer, name) = (self.process(0), self.nodes[at].name.clone());
                 self.nodes[at] = Node::new(name, peer, self.plan.node_cells);
             }
             Party::Master => {

@@ -1,64 +1,23 @@
 //! Compares what the parties say with what the oracle knows and the memory holds.
 
-use mooncake_proto::{
-    master::{
-        self, answer::Answer as Reply, describe_result, lookup_result,
-        operation::Operation as Request, replica,
-    },
-    status::ErrorCode,
+use mooncake_proto::master::{
+    self, answer::Answer as Reply, describe_result, lookup_result, operation::Operation as Request,
+    put_start_result, replica,
 };
-use mooncake_store::core::Outcome;
 
-use super::{World, name, number};
-use crate::{CELL, client::Running, master::Performed, node::Mount, plan::KEYS};
+use super::{AUDIT, END, SWEEP, What, World};
+use crate::{
+    CELL,
+    master::Performed,
+    name::Name,
+    node::{Mount, Node},
+    plan::{KEYS, Party},
+};
 
 impl World {
-    /// How an operation ended for its caller.
-    pub(super) fn judge_outcome(
-        &mut self,
-        running: &Running,
-        outcome: &Outcome,
-    ) -> Result<(), String> {
-        let (now, began) = (self.now, running.began);
-        let keys = running.keys.iter().copied().enumerate();
-        match outcome {
-            Outcome::Get(results) => {
-                for ((item, key), result) in keys.zip(results) {
-                    let Ok(got) = result else { continue };
-                    let cells = &running.buffers[item];
-                    if got.length.div_ceil(CELL) != cells.len() as u64 {
-                        return Err(format!("law 5: {got:?} of key {key} has {cells:?}"));
-                    }
-                    self.report.gets += 1;
-                    self.oracle.read(now, key, began, got.incarnation, cells)?;
-                }
-            }
-            Outcome::Put(results) => {
-                for ((item, _), result) in keys.zip(results) {
-                    let Ok(incarnation) = result else { continue };
-                    self.report.puts += 1;
-                    let version = running.versions[item];
-                    self.oracle.put(now, version, *incarnation)?;
-                }
-            }
-            Outcome::Remove(results) => {
-                for ((_, key), result) in keys.zip(results) {
-                    let gone = match result {
-                        Ok(()) => true,
-                        Err(fault) => fault.code == ErrorCode::ObjectNotFound,
-                    };
-                    if gone {
-                        self.oracle.removed(now, key, began);
-                    }
-                }
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-
     /// What the master announces can be read at this moment.
-    pub(super) fn judge_answer(&mut self, performed: &Performed) {
+    pub(super) fn judge_answer(&mut self, party: Party, performed: &Performed) {
+        let tenant = self.tenant(party);
         let mut announced = Vec::new();
         match (&performed.request, &performed.answer.answer) {
             (Request::Exist(asked), Some(Reply::Exist(answer))) => {
@@ -75,10 +34,19 @@ impl World {
                     }
                 }
             }
+            (Request::PutStart(_), Some(Reply::PutStart(answer))) => {
+                for result in &answer.results {
+                    if let Some(put_start_result::Result::Object(object)) = &result.result {
+                        self.places.made(object);
+                    }
+                }
+            }
             (Request::Lookup(asked), Some(Reply::Lookup(answer))) => {
                 for (key, result) in asked.keys.iter().zip(&answer.results) {
                     if let Some(lookup_result::Result::Object(object)) = &result.result {
-                        self.check_object(number(key), object, &answer.segments);
+                        self.check_object(Name::of(tenant, key), object, &answer.segments);
+                        let outlived = self.places.looked_up(object, &answer.segments);
+                        self.report.outlived_nodes += usize::from(outlived);
                     }
                 }
             }
@@ -87,12 +55,12 @@ impl World {
         if announced.is_empty() {
             return;
         }
-        let described = self.master.describe(self.now, announced.clone());
+        let described = self.master.describe(self.now, tenant, announced.clone());
         for (key, result) in announced.iter().zip(described.results) {
             match result.result {
                 Some(describe_result::Result::Description(description)) if !description.writing => {
                     let object = description.object.unwrap_or_default();
-                    self.check_object(number(key), &object, &described.segments);
+                    self.check_object(Name::of(tenant, key), &object, &described.segments);
                 }
                 // Making room may have taken it in the same step.
                 _ if matches!(performed.request, Request::PutEnd(_)) => {}
@@ -102,16 +70,21 @@ impl World {
     }
 
     /// Each replica on a node that lives holds all of one version.
-    fn check_object(&mut self, key: usize, object: &master::Object, segments: &[master::Segment]) {
+    fn check_object(&mut self, name: Name, object: &master::Object, segments: &[master::Segment]) {
         for replica in &object.replicas {
             let Some(replica::Replica::Memory(memory)) = &replica.replica else {
                 continue;
             };
             let segment = &segments[memory.segment as usize];
-            let lives = |node: &&crate::node::Node| {
+            let lives = |node: &&Node| {
                 node.name == segment.name && node.is(segment.owner_incarnation, segment.generation)
             };
             let Some(node) = self.nodes.iter().find(lives) else {
+                if self.now >= AUDIT {
+                    self.broken(format!(
+                        "law 6: {name} is announced on {segment:?}, which is gone"
+                    ));
+                }
                 continue;
             };
             let first = (memory.offset / CELL) as usize;
@@ -120,7 +93,7 @@ impl World {
             let incarnation = object.incarnation.unwrap_or_default().into();
             let promise = self
                 .oracle
-                .whole(key, cells)
+                .whole(name, cells)
                 .and_then(|version| self.oracle.same_life(version, incarnation));
             if let Err(what) = promise {
                 let node = node.name.clone();
@@ -130,43 +103,91 @@ impl World {
         }
     }
 
-    /// All is over, and all was given back.
-    pub(super) fn judge_the_end(&mut self) {
-        for at in 0..self.clients.len() {
-            let client = &self.clients[at];
-            if !client.running.is_empty() || !client.core.is_idle() {
-                let what = format!("law 2: client {at} does not come to rest: {client:?}");
-                self.broken(what);
-                return;
+    /// All deadlines, leases and holds are over: what is charged is what is there, and all that is
+    /// announced can be read.
+    pub(super) fn audit(&mut self) {
+        self.judge_rest();
+        self.judge_mounts();
+        let (mut objects, mut bytes) = (0, 0);
+        for tenant in 0..self.plan.tenants {
+            let names = (0..KEYS).map(|key| Name { tenant, key });
+            let keys = names.clone().map(Name::bytes).collect();
+            let described = self.master.describe(self.now, tenant, keys);
+            let mut there = Vec::new();
+            for (name, result) in names.zip(described.results) {
+                let object = match result.result {
+                    Some(describe_result::Result::Description(description)) => description.object,
+                    _ => None,
+                };
+                there.push(object.is_some());
+                if let Some(object) = object {
+                    objects += 1;
+                    bytes += object.length.next_multiple_of(CELL) * object.replicas.len() as u64;
+                    self.check_object(name, &object, &described.segments);
+                }
             }
+            let what = What::Get((0..KEYS).collect());
+            self.start(tenant, what, SWEEP - AUDIT, Some(there));
         }
+        self.judge_books(objects, bytes);
+    }
+
+    /// Removes all that is left.
+    pub(super) fn sweep(&mut self) {
+        for tenant in 0..self.plan.tenants {
+            let what = What::Remove((0..KEYS).collect());
+            self.start(tenant, what, END - SWEEP, None);
+        }
+    }
+
+    /// The store is empty, and all was given back.
+    pub(super) fn judge_the_end(&mut self) {
+        self.judge_rest();
+        self.judge_mounts();
+        self.judge_books(0, 0);
+    }
+
+    fn judge_rest(&mut self) {
+        let busy = self
+            .clients
+            .iter()
+            .position(|client| !client.running.is_empty() || !client.core.is_idle());
+        if let Some(at) = busy {
+            let client = &self.clients[at];
+            let what = format!("law 2: client {at} does not come to rest: {client:?}");
+            self.broken(what);
+        }
+    }
+
+    fn judge_books(&mut self, objects: u64, bytes: u64) {
         let counters = self.master.counters();
-        let left = [
+        let charged = [
             counters.objects,
-            counters.puts_in_progress,
             counters.used_bytes,
+            counters.puts_in_progress,
             counters.quarantined_bytes,
             counters.leases,
         ];
-        if left != [0; 5] {
-            let all = (0..KEYS).map(name).collect();
-            let described = self.master.describe(self.now, all);
+        if charged != [objects, bytes, 0, 0, 0] {
             self.broken(format!(
-                "law 13: the empty store still has {counters:?}: {described:?}"
+                "law 13: {objects} objects of {bytes} bytes are there, and charged are {counters:?}"
             ));
         }
+    }
+
+    fn judge_mounts(&mut self) {
         let mounted = self.master.segments(self.now);
-        for node in &self.nodes {
-            let here = mounted.iter().any(|segment| {
+        let missing = self.nodes.iter().find(|node| {
+            let here = |segment: &master::Segment| {
                 node.is(segment.owner_incarnation, segment.generation) && segment.name == node.name
-            });
-            if !here || node.mount != Mount::Done {
-                let (name, mount) = (node.name.clone(), node.mount);
-                self.broken(format!(
-                    "{name} lives and is not mounted; it believes that it is {mount:?}"
-                ));
-                return;
-            }
+            };
+            !mounted.iter().any(here) || node.mount != Mount::Done
+        });
+        if let Some(node) = missing {
+            let (name, mount) = (node.name.clone(), node.mount);
+            self.broken(format!(
+                "{name} lives and is not mounted; it believes that it is {mount:?}"
+            ));
         }
     }
 }

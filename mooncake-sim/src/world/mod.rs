@@ -7,8 +7,10 @@
 //! | [`sessions`] | processes that talk to the master, their timers |
 //! | [`service`] | the master's end of the streams |
 //! | [`mounting`] | nodes that offer their memory |
-//! | [`clients`] | operations, and what the cores want done |
+//! | [`operations`] | the kinds of operations: a new one begins here |
+//! | [`clients`] | what cores want done |
 //! | [`transfers`] | reads and writes, frame by frame |
+//! | [`reads`] | where replicas lie, and which reads may fail |
 //! | [`faults`] | crashes, pauses and cuts |
 //! | [`judge`] | what is said, held against what is |
 
@@ -17,34 +19,42 @@ mod faults;
 mod judge;
 mod mounting;
 mod network;
+mod operations;
 mod queue;
+mod reads;
 mod service;
 mod sessions;
 mod transfers;
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
-use mooncake_proto::Retry;
 use rand::{SeedableRng, rngs::StdRng};
 
-use self::{
-    queue::Next,
-    transfers::{Transfer, failed},
-};
+use self::{queue::Next, reads::Places, transfers::Transfer};
 use crate::{
-    Micros, Plan, Report, Violation, client::Client, master::Master, node::Node, oracle::Oracle,
-    plan::Party,
+    Micros, Plan, Report, Violation,
+    client::Client,
+    master::Master,
+    node::Node,
+    oracle::Oracle,
+    plan::{Party, Weather},
 };
 
-pub(crate) use self::sessions::Peer;
+pub(crate) use self::{
+    operations::{What, draw_budget},
+    sessions::Peer,
+};
 
 const MS: Micros = 1_000;
 const TICK: Micros = 50 * MS;
 /// By now all operations have ended and all faults are over.
 const QUIET: Micros = 6_500 * MS;
-/// By now the store is empty, and all that is held back has come back.
-const END: Micros = 10_500 * MS;
+/// By now all that was held back for readers and writers has come back.
+const AUDIT: Micros = 9_000 * MS;
+/// By now the last reads have ended.
+const SWEEP: Micros = 9_300 * MS;
+/// By now the store is empty.
+const END: Micros = 9_600 * MS;
 
 /// Runs a plan to its end.
 ///
@@ -76,6 +86,7 @@ pub(crate) struct World {
     next_stream: u64,
     next_identity: u64,
     pub(crate) oracle: Oracle,
+    places: Places,
     pub(crate) report: Report,
     pub(crate) violation: Option<Violation>,
 }
@@ -96,19 +107,21 @@ impl World {
             next_wire: 0,
             next_stream: 0,
             next_identity: 0,
-            oracle: Oracle::default(),
+            oracle: Oracle::new(plan.settings.lease_ttl.as_micros() as Micros),
+            places: Places::default(),
             report: Report::default(),
             violation: None,
         };
         for node in 0..plan.nodes {
-            let peer = world.process();
+            let peer = world.process(0);
             let name = format!("node-{node}");
             world.nodes.push(Node::new(name, peer, plan.node_cells));
             world.settle(Party::Node(node));
         }
         for client in 0..plan.clients {
-            let peer = world.process();
-            let one = Client::new(peer, plan.settings.put_deadline);
+            let tenant = client % plan.tenants;
+            let peer = world.process(tenant);
+            let one = Client::new(tenant, peer, plan.settings.put_deadline);
             world.clients.push(one);
             world.settle(Party::Client(client));
         }
@@ -119,8 +132,9 @@ impl World {
             world.at(fault.at, Next::Strike(at));
         }
         world.at(TICK, Next::MasterTick);
-        world.at(QUIET, Next::Sweep);
-        world.at(QUIET + 200 * MS, Next::Sweep);
+        world.at(QUIET, Next::Calm);
+        world.at(AUDIT, Next::Audit);
+        world.at(SWEEP, Next::Sweep);
         world.at(END, Next::Judge);
         world
     }
@@ -156,6 +170,7 @@ impl World {
         self.report.steps += 1;
         match next {
             Next::Ask(at) => self.ask(at),
+            Next::Audit => self.audit(),
             Next::Broken { party, stream } => {
                 let now = self.now;
                 let peer = self.peer(party);
@@ -164,33 +179,26 @@ impl World {
                     self.settle(party);
                 }
             }
+            Next::Calm => self.plan.weather = Weather::default(),
             Next::Cell { wire, index } => self.cell(wire, index),
             Next::Data { wire, index, mark } => self.data(wire, index, mark),
             Next::Down {
                 party,
                 stream,
                 events,
-            } => {
-                let now = self.now;
-                let peer = self.peer(party);
-                if peer.up {
-                    peer.session.receive(now, stream, events);
-                    self.settle(party);
-                }
-            }
-            Next::Expire(wire) => {
-                let fault = failed(Retry::Here, false, "the deadline has passed");
-                self.ended(wire, Err(fault));
-            }
+            } => self.hear(party, stream, events),
+            Next::Expire(wire) => self.expire(wire),
             Next::Fence(wire) => self.fence(wire),
             Next::Judge => {
                 self.count_master();
                 self.judge_the_end();
                 return false;
             }
+            Next::Lost(stream) => self.master.lost(self.now, stream),
             Next::MasterTick => {
                 if self.master.up {
                     self.master.tick(self.now);
+                    self.spread_news();
                 }
                 self.at(self.now + TICK, Next::MasterTick);
             }
@@ -212,16 +220,4 @@ impl World {
         }
         true
     }
-}
-
-pub(crate) fn name(key: usize) -> Bytes {
-    Bytes::from(format!("key-{key}"))
-}
-
-pub(crate) fn number(name: &[u8]) -> usize {
-    let digits = name.strip_prefix(b"key-").unwrap_or_default();
-    std::str::from_utf8(digits)
-        .ok()
-        .and_then(|digits| digits.parse().ok())
-        .expect("only our names are used")
 }

@@ -19,6 +19,15 @@ impl World {
         }
     }
 
+    /// How long something is stuck on its way to a node: less than what the master allows for it.
+    pub(super) fn jam(&mut self) -> Micros {
+        if self.chance(self.plan.weather.stuck) {
+            self.rng.random_range(50 * MS..400 * MS)
+        } else {
+            0
+        }
+    }
+
     pub(super) fn send(&mut self, party: Party, frame: ClientFrame) {
         let (now, delay) = (self.now, self.delay());
         let twice = self.chance(self.plan.weather.twice);
@@ -75,5 +84,14 @@ impl World {
         let stream = self.peer(party).session.stream;
         let at = self.now + self.delay();
         self.at(at, Next::Broken { party, stream });
+        self.tell_master(stream);
+    }
+
+    /// The master may hear of a broken stream, or notice it by silence.
+    pub(super) fn tell_master(&mut self, stream: u64) {
+        if self.chance(50) {
+            let at = self.now + self.delay();
+            self.at(at, Next::Lost(stream));
+        }
     }
 }

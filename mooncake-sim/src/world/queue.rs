@@ -9,11 +9,15 @@ use crate::{Micros, oracle::Mark, plan::Party};
 #[derive(Clone, Debug)]
 pub(super) enum Next {
     Ask(usize),
+    /// Counts what is left, and reads it.
+    Audit,
     /// The client hears that its stream is broken.
     Broken {
         party: Party,
         stream: u64,
     },
+    /// The network becomes a good one.
+    Calm,
     /// A frame of a transfer is at the node.
     Cell {
         wire: u64,
@@ -35,6 +39,8 @@ pub(super) enum Next {
     /// The client asks the node to let nothing more of a transfer land.
     Fence(u64),
     Judge,
+    /// The master hears that a stream is broken.
+    Lost(u64),
     MasterTick,
     Quiet(u64),
     Report {
@@ -78,10 +84,14 @@ impl World {
             | Next::Expire(wire)
             | Next::Quiet(wire)
             | Next::Report { wire, .. } => of(wire).map(|transfer| Party::Client(transfer.client)),
-            Next::MasterTick | Next::Up { .. } => Some(Party::Master),
-            Next::Judge | Next::Restart(_) | Next::Sweep | Next::Strike(_) | Next::Unmute(_) => {
-                None
-            }
+            Next::Lost(_) | Next::MasterTick | Next::Up { .. } => Some(Party::Master),
+            Next::Audit
+            | Next::Calm
+            | Next::Judge
+            | Next::Restart(_)
+            | Next::Sweep
+            | Next::Strike(_)
+            | Next::Unmute(_) => None,
         }
     }
 }

@@ -1,10 +1,13 @@
 //! The master's end of the streams.
 
-use mooncake_proto::master::{ClientFrame, Fenced, event};
+use mooncake_proto::{
+    master::{ClientFrame, Fenced, answer::Answer as Reply, event, put_start_result},
+    status::ErrorCode,
+};
 use rand::RngExt;
 
 use super::{Next, World};
-use crate::plan::Party;
+use crate::{master::Performed, plan::Party};
 
 impl World {
     pub(super) fn up(&mut self, party: Party, stream: u64, frame: ClientFrame) {
@@ -23,6 +26,7 @@ impl World {
                 self.down(party, older, event::Event::Fenced(Fenced { reason }));
             }
             self.down(party, stream, event::Event::Hello(answer));
+            self.spread_news();
             return;
         }
         self.master
@@ -34,9 +38,52 @@ impl World {
                 self.broken(what);
             }
             if performed.anew {
-                self.judge_answer(&performed);
+                self.judge_answer(party, &performed);
+                self.count(&performed);
             }
+            self.spread_news();
             self.down(party, stream, event::Event::Answer(performed.answer));
+        }
+    }
+
+    /// What the master's last step means for readers.
+    pub(super) fn spread_news(&mut self) {
+        for (party, stream, gone) in self.master.news() {
+            self.down(party, stream, event::Event::Invalidate(gone));
+        }
+    }
+
+    fn count(&mut self, performed: &Performed) {
+        let (before, after) = (performed.before, self.master.counters());
+        let report = &mut self.report;
+        if after.leases > 0 {
+            let evicted = after.evicted_objects - before.evicted_objects;
+            report.evicted_beside_leases += evicted as usize;
+        }
+        match &performed.answer.answer {
+            Some(Reply::PutStart(answer)) => {
+                let taken_over = after.abandoned_puts - before.abandoned_puts;
+                report.taken_over += taken_over as usize;
+                for result in &answer.results {
+                    match &result.result {
+                        Some(put_start_result::Result::Object(object)) => {
+                            report.replicated_puts += usize::from(object.replicas.len() > 1);
+                        }
+                        Some(put_start_result::Result::Error(error)) => match error.code() {
+                            ErrorCode::Busy => report.busy += 1,
+                            ErrorCode::NoSpace if after.segments > 0 => report.no_space += 1,
+                            _ => {}
+                        },
+                        None => {}
+                    }
+                }
+            }
+            Some(Reply::PutEnd(answer)) => {
+                let errors = answer.results.iter().filter_map(|one| one.error.as_ref());
+                let revoked = errors.filter(|error| error.code() == ErrorCode::Revoked);
+                report.revoked_puts += revoked.count();
+            }
+            _ => {}
         }
     }
 

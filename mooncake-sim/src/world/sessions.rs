@@ -1,10 +1,12 @@
 //! Processes that talk to the master: their sessions, timers and pauses.
 
+use mooncake_proto::master::{self, InvalidatedObject, event};
 use mooncake_store::{Time, core::Event as CoreEvent};
 
 use super::{Next, World};
 use crate::{
     Micros,
+    name::{Name, tenant_name},
     node::Mount,
     plan::Party,
     session::{Session, Tag},
@@ -37,9 +39,10 @@ impl Peer {
 }
 
 impl World {
-    pub(super) fn process(&mut self) -> Peer {
+    pub(super) fn process(&mut self, tenant: usize) -> Peer {
         self.next_identity += 1;
-        let session = Session::new(self.next_identity, self.plan.ping, self.now);
+        let tenant = tenant_name(tenant);
+        let session = Session::new(self.next_identity, tenant, self.plan.ping, self.now);
         Peer::new(session)
     }
 
@@ -49,6 +52,40 @@ impl World {
             Party::Node(at) => &mut self.nodes[at].peer,
             Party::Master => unreachable!("the master has no session"),
         }
+    }
+
+    /// Of all that the party asks for; nodes ask for nothing that depends on it.
+    pub(super) fn tenant(&self, party: Party) -> usize {
+        match party {
+            Party::Client(at) => self.clients[at].tenant,
+            Party::Master | Party::Node(_) => 0,
+        }
+    }
+
+    /// Events of a stream are there.
+    pub(super) fn hear(&mut self, party: Party, stream: u64, events: Vec<master::Event>) {
+        let now = self.now;
+        let peer = self.peer(party);
+        if !peer.up {
+            return;
+        }
+        let current = peer.session.stream == stream;
+        let gone: Vec<_> = events.iter().filter_map(invalidated).flatten().collect();
+        let fenced = peer.session.receive(now, stream, events);
+        self.report.fenced += usize::from(fenced);
+        if let Party::Client(at) = party
+            && current
+        {
+            let client = &self.clients[at];
+            for object in gone {
+                let name = Name::of(client.tenant, &object.key);
+                let incarnation = object.incarnation.unwrap_or_default().into();
+                let reader = client.peer.session.identity;
+                self.oracle.told(now, reader, name, incarnation);
+                self.report.invalidations += 1;
+            }
+        }
+        self.settle(party);
     }
 
     pub(super) fn parties(&self) -> Vec<Party> {
@@ -146,5 +183,12 @@ impl World {
             peer.armed = next;
             self.at(next, Next::Timer { party, at: next });
         }
+    }
+}
+
+fn invalidated(event: &master::Event) -> Option<Vec<InvalidatedObject>> {
+    match &event.event {
+        Some(event::Event::Invalidate(gone)) => Some(gone.objects.clone()),
+        _ => None,
     }
 }

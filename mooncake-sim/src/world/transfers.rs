@@ -41,6 +41,8 @@ pub(crate) struct Transfer {
     /// No byte of it moves any more.
     pub(crate) closed: bool,
     pub(crate) reported: bool,
+    /// The node did not know the life that it names.
+    pub(crate) refused: bool,
     pub(crate) quiet: bool,
 }
 
@@ -78,6 +80,7 @@ impl World {
                 writes = Some(running.versions[item]);
             } else {
                 running.buffers[item].resize(cells, None);
+                running.tried[item].push(self.next_wire + 1);
             }
         } else {
             self.broken(format!("law 2: {op:?} goes on after its end"));
@@ -104,14 +107,12 @@ impl World {
             sender_ends: Micros::MAX,
             closed: false,
             reported: false,
+            refused: false,
             quiet: false,
         };
         let gap = transfer.gap;
         self.transfers.insert(wire, transfer);
-        let mut begins = self.now + self.delay();
-        if self.chance(weather.stuck) {
-            begins += self.rng.random_range(0..400 * MS);
-        }
+        let begins = self.now + self.delay() + self.jam();
         self.at(begins, Next::Cell { wire, index: 0 });
         self.at(deadline.0, Next::Expire(wire));
         if self.chance(weather.broken) {
@@ -141,6 +142,7 @@ impl World {
             )
         {
             transfer.closed = true;
+            transfer.refused = true;
             self.report.stale += usize::from(node.peer.up);
             let fault = if node.peer.up {
                 failed(Retry::AfterRefresh, true, "stale")
@@ -232,7 +234,20 @@ impl World {
         }
     }
 
-    pub(super) fn ended(&mut self, wire: u64, result: Result<u64, TransferFault>) {
+    /// The client's patience with a transfer is over.
+    pub(super) fn expire(&mut self, wire: u64) {
+        if self.is_alive(wire) {
+            let transfer = &self.transfers[&wire];
+            let running = self.clients[transfer.client].running.get(&transfer.op);
+            let before = running.is_some_and(|running| self.now < running.deadline);
+            let reads = transfer.writes.is_none();
+            self.report.leases_over += usize::from(reads && before && !transfer.reported);
+        }
+        let fault = failed(Retry::Here, false, "the deadline has passed");
+        self.ended(wire, Err(fault));
+    }
+
+    pub(super) fn ended(&mut self, wire: u64, mut result: Result<u64, TransferFault>) {
         if !self.is_alive(wire) {
             return;
         }
@@ -244,9 +259,17 @@ impl World {
         }
         transfer.reported = true;
         let (at, id) = (transfer.client, transfer.id);
+        if let Some(running) = self.clients[at].running.get_mut(&transfer.op) {
+            running.arrived[transfer.item] = self.now;
+        }
+        if let Err(fault) = &mut result
+            && self.plan.plant == Plant::OtherReplicasForgotten
+        {
+            fault.retry = Retry::Never;
+        }
         let loud = result.as_ref().is_err_and(|fault| !fault.quiescent);
         if loud {
-            let fence = self.now + self.delay();
+            let fence = self.now + self.delay() + self.jam();
             self.at(fence, Next::Fence(wire));
         } else {
             transfer.quiet = true;
@@ -288,7 +311,7 @@ impl World {
     }
 }
 
-pub(super) fn failed(retry: Retry, quiescent: bool, message: &str) -> TransferFault {
+fn failed(retry: Retry, quiescent: bool, message: &str) -> TransferFault {
     TransferFault {
         retry,
         applied: Applied::Unknown,

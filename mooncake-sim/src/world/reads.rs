@@ -1,0 +1,139 @@
+//! Reads that fail although the key is there: whose fault that is.
+
+use std::collections::BTreeMap;
+
+use mooncake_proto::{
+    Fault,
+    master::{Object, Segment, replica},
+    status::ErrorCode,
+};
+use mooncake_store::core::Incarnation;
+
+use super::{World, transfers::Transfer};
+use crate::{CELL, client::Running, name::Name, node::Node};
+
+/// Where a replica begins: the life of the memory, and a cell in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    owner: u64,
+    generation: u32,
+    first: usize,
+}
+
+impl Place {
+    fn of(transfer: &Transfer) -> Self {
+        Self {
+            owner: transfer.segment.owner_incarnation,
+            generation: transfer.segment.generation,
+            first: transfer.first,
+        }
+    }
+
+    /// Since it has had this life.
+    fn lives_on<'a>(&self, nodes: &'a [Node]) -> Option<&'a Node> {
+        nodes
+            .iter()
+            .find(|node| node.is(self.owner, self.generation))
+    }
+}
+
+/// What the master said about where objects lie.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    /// The other replicas of the same object, as of the last answer that named them.
+    together: BTreeMap<Place, Vec<Place>>,
+    /// Replicas that were made.
+    made: BTreeMap<Incarnation, usize>,
+}
+
+impl Places {
+    pub(super) fn made(&mut self, object: &Object) {
+        let incarnation = object.incarnation.unwrap_or_default().into();
+        self.made.insert(incarnation, object.replicas.len());
+    }
+
+    /// `true`: it has lost a replica.
+    pub(super) fn looked_up(&mut self, object: &Object, segments: &[Segment]) -> bool {
+        let place = |replica: &mooncake_proto::master::Replica| match &replica.replica {
+            Some(replica::Replica::Memory(memory)) => {
+                let segment = &segments[memory.segment as usize];
+                Some(Place {
+                    owner: segment.owner_incarnation,
+                    generation: segment.generation,
+                    first: (memory.offset / CELL) as usize,
+                })
+            }
+            _ => None,
+        };
+        let places: Vec<_> = object.replicas.iter().filter_map(place).collect();
+        for place in &places {
+            self.together.insert(*place, places.clone());
+        }
+        let incarnation = object.incarnation.unwrap_or_default().into();
+        let made = self.made.get(&incarnation);
+        made.is_some_and(|made| places.len() < *made)
+    }
+}
+
+impl World {
+    /// The item was read from another replica than the one that was tried first.
+    pub(super) fn failed_over(&self, running: &Running, item: usize) -> bool {
+        let places = self.places_tried(running, item);
+        let Some(last) = places.last() else {
+            return false;
+        };
+        let replicas = self.places.together.get(last).into_iter().flatten();
+        replicas
+            .into_iter()
+            .any(|place| place != last && places.contains(place))
+    }
+
+    /// A key that the master announced may be unreadable only if no replica of it was left to read.
+    pub(super) fn judge_failed_read(
+        &self,
+        running: &Running,
+        item: usize,
+        fault: &Fault,
+    ) -> Result<(), String> {
+        let unreadable = matches!(fault.code, ErrorCode::TransferFailed | ErrorCode::Stale);
+        if !unreadable || self.now >= running.deadline {
+            return Ok(());
+        }
+        let tried = self.places_tried(running, item);
+        let Some(last) = tried.last() else {
+            return Ok(());
+        };
+        let name: Name = running.names[item];
+        for place in self.places.together.get(last).into_iter().flatten() {
+            let Some(node) = place.lives_on(&self.nodes) else {
+                continue;
+            };
+            let node = &node.name;
+            if !tried.contains(place) {
+                return Err(format!(
+                    "law 6: {name} cannot be read ({fault:?}), and its replica on {node} lives and \
+                     was not tried"
+                ));
+            }
+            let wires = running.tried[item].iter();
+            let refused = wires
+                .filter_map(|wire| self.transfers.get(wire))
+                .any(|transfer| Place::of(transfer) == *place && transfer.refused);
+            if refused {
+                return Err(format!(
+                    "law 6: {name} cannot be read ({fault:?}), and {node}, which has it, lives and \
+                     refuses"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn places_tried(&self, running: &Running, item: usize) -> Vec<Place> {
+        let wires = running.tried[item].iter();
+        wires
+            .filter_map(|wire| self.transfers.get(wire))
+            .map(Place::of)
+            .collect()
+    }
+}
