@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use mooncake_master::{
     Time,
     state::{
-        Answer, Caller, ClientId, Command, Counters, DEFAULT_TENANT, Effect, Operation, Settings,
-        State,
+        Answer, Caller, ClientId, Command, Counters, DEFAULT_TENANT, Effect, Incarnation,
+        Operation, Settings, State,
     },
     wire::{Terms, operation, refusal, reply},
 };
@@ -253,7 +253,10 @@ impl Master {
             at_state = self.fresh;
         }
         let reply = match operation(Some(request.clone()), || draw) {
-            Ok(operation) => {
+            Ok(mut operation) => {
+                if self.plant == Plant::WritersSpared {
+                    self.spare_writers(now, &tenant, &mut operation);
+                }
                 if self.plant == Plant::NoQuarantine && matches!(operation, Operation::Remove(_)) {
                     self.free_leases(now);
                 }
@@ -336,6 +339,29 @@ impl Master {
             _ => {}
         }
         None
+    }
+
+    fn spare_writers(&mut self, now: Micros, tenant: &str, operation: &mut Operation) {
+        let Operation::Remove(items) = operation else {
+            return;
+        };
+        let caller = Caller::Unary {
+            client: ClientId::NOBODY,
+            tenant: tenant.to_owned(),
+        };
+        let keys = items.iter().map(|(key, _)| key.clone()).collect();
+        let command = Command::Perform {
+            caller,
+            operation: Operation::Describe(keys),
+        };
+        let Answer::Described(described) = self.apply(now, &command) else {
+            unreachable!("keys can be described")
+        };
+        for ((_, incarnation), result) in items.iter_mut().zip(described.results) {
+            if result.is_ok_and(|description| description.writing) {
+                *incarnation = Some(Incarnation::default());
+            }
+        }
     }
 
     fn free_leases(&mut self, now: Micros) {

@@ -57,6 +57,10 @@ pub(crate) struct Oracle {
     /// What processes heard is gone, and when.
     told: BTreeMap<(u64, Name), Vec<(Micros, Incarnation)>>,
     by_incarnation: BTreeMap<Incarnation, usize>,
+    /// The latest that the master gave out.
+    newest: Incarnation,
+    /// By the master's own order: these lives and all before were removed.
+    buried: BTreeMap<Name, Incarnation>,
 }
 
 impl Oracle {
@@ -67,6 +71,31 @@ impl Oracle {
             removes: BTreeMap::new(),
             told: BTreeMap::new(),
             by_incarnation: BTreeMap::new(),
+            newest: Incarnation {
+                epoch: 0,
+                sequence: 0,
+            },
+            buried: BTreeMap::new(),
+        }
+    }
+
+    /// The master begins a put under this incarnation.
+    pub(crate) fn begins(&mut self, incarnation: Incarnation) {
+        self.newest = self.newest.max(incarnation);
+    }
+
+    /// The master removes the key at this moment.
+    pub(crate) fn buries(&mut self, name: Name) {
+        self.buried.insert(name, self.newest);
+    }
+
+    /// The master announces this life of the key.
+    pub(crate) fn announces(&self, name: Name, incarnation: Incarnation) -> Result<(), String> {
+        match self.buried.get(&name) {
+            Some(last) if incarnation <= *last => Err(format!(
+                "law 6: {name} is announced as {incarnation:?}, though it was removed up to {last:?}"
+            )),
+            _ => Ok(()),
         }
     }
 

@@ -40,11 +40,13 @@ pub enum Plant {
     ReadersUntold,
     /// The first replica that fails is the last one that is tried.
     OtherReplicasForgotten,
+    /// A remove leaves puts that are under way alone.
+    WritersSpared,
 }
 
 impl Plant {
     /// All mistakes.
-    pub const MISTAKES: [Self; 9] = [
+    pub const MISTAKES: [Self; 10] = [
         Self::LeaseUnchecked,
         Self::NoHold,
         Self::NoQuarantine,
@@ -54,6 +56,7 @@ impl Plant {
         Self::TenantIgnored,
         Self::ReadersUntold,
         Self::OtherReplicasForgotten,
+        Self::WritersSpared,
     ];
 
     fn name(self) -> &'static str {
@@ -68,6 +71,7 @@ impl Plant {
             Self::TenantIgnored => "tenant-ignored",
             Self::ReadersUntold => "readers-untold",
             Self::OtherReplicasForgotten => "other-replicas-forgotten",
+            Self::WritersSpared => "writers-spared",
         }
     }
 }

@@ -1,8 +1,11 @@
 //! Compares what the parties say with what the oracle knows and the memory holds.
 
-use mooncake_proto::master::{
-    self, answer::Answer as Reply, describe_result, lookup_result, operation::Operation as Request,
-    put_start_result, replica,
+use mooncake_proto::{
+    master::{
+        self, answer::Answer as Reply, describe_result, lookup_result,
+        operation::Operation as Request, put_start_result, replica,
+    },
+    status::ErrorCode,
 };
 
 use super::{AUDIT, END, SWEEP, What, World};
@@ -38,6 +41,16 @@ impl World {
                 for result in &answer.results {
                     if let Some(put_start_result::Result::Object(object)) = &result.result {
                         self.places.made(object);
+                        self.oracle
+                            .begins(object.incarnation.unwrap_or_default().into());
+                    }
+                }
+            }
+            (Request::Remove(asked), Some(Reply::Remove(answer))) => {
+                for (item, result) in asked.items.iter().zip(&answer.results) {
+                    let error = result.error.as_ref();
+                    if error.is_none_or(|error| error.code() == ErrorCode::ObjectNotFound) {
+                        self.oracle.buries(Name::of(tenant, &item.key));
                     }
                 }
             }
@@ -71,6 +84,8 @@ impl World {
 
     /// Each replica on a node that lives holds all of one version.
     fn check_object(&mut self, name: Name, object: &master::Object, segments: &[master::Segment]) {
+        let incarnation = object.incarnation.unwrap_or_default().into();
+        self.hold(self.oracle.announces(name, incarnation));
         for replica in &object.replicas {
             let Some(replica::Replica::Memory(memory)) = &replica.replica else {
                 continue;
@@ -90,7 +105,6 @@ impl World {
             let first = (memory.offset / CELL) as usize;
             let cells = memory.length.div_ceil(CELL) as usize;
             let cells = &node.cells[first..first + cells];
-            let incarnation = object.incarnation.unwrap_or_default().into();
             let promise = self
                 .oracle
                 .whole(name, cells)
@@ -127,6 +141,8 @@ impl World {
                 }
             }
             let what = What::Get((0..KEYS).collect());
+            self.start(tenant, what, SWEEP - AUDIT, Some(there.clone()));
+            let what = What::Exist((0..KEYS).collect());
             self.start(tenant, what, SWEEP - AUDIT, Some(there));
         }
         self.judge_books(objects, bytes);

@@ -54,7 +54,7 @@ const AUDIT: Micros = 9_000 * MS;
 /// By now the last reads have ended.
 const SWEEP: Micros = 9_300 * MS;
 /// By now the store is empty.
-const END: Micros = 9_600 * MS;
+const END: Micros = 9_900 * MS;
 
 /// Runs a plan to its end.
 ///

@@ -112,6 +112,16 @@ impl World {
         let reader = self.clients[at].peer.session.identity;
         let names = running.names.iter().copied().enumerate();
         match outcome {
+            Outcome::Exist(results) => {
+                for (item, result) in results.iter().enumerate() {
+                    let there = |item: usize| running.must.as_ref().map(|must| must[item]);
+                    let said = result.as_ref().ok().map(|existence| existence.exists);
+                    if there(item).is_some_and(|there| said != Some(there)) {
+                        let name = running.names[item];
+                        return Err(format!("law 6: {name} is said to exist: {result:?}"));
+                    }
+                }
+            }
             Outcome::Get(results) => {
                 for ((item, name), result) in names.zip(results) {
                     judge_calm(running, item, result)?;
