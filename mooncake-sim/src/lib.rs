@@ -12,6 +12,27 @@
 //! assert!(report.finished > 0);
 //! ```
 //!
+//! # What is judged
+//!
+//! - A read gives one version of its tenant's key, whole. Not one that was removed or replaced before
+//!   the read was asked for, or of which its reader has heard that it is gone; and of those that go
+//!   while it lasts, none longer than a lease.
+//! - What the master announces is whole on each node that lives, and no life that it removed before.
+//! - A read fails only if no replica was left to try.
+//! - Removing a key tells all who may be reading it.
+//! - An operation that comes twice is answered alike, and each ends once, in time.
+//! - At the end, memory is charged for what is there and for nothing else; all of it can be read; and
+//!   once it is removed, nothing is charged.
+//!
+//! A [`Report`] counts what happened. Tests see that a thousand seeds leave none of it out, and that
+//! each mistake of [`Plant`] is caught.
+//!
+//! # Another kind of operation
+//!
+//! It begins in `world/operations.rs`: how it is drawn, what the core is asked, what its outcome
+//! promises. If the master's answer to it announces, begins or removes lives of keys,
+//! `world/judge.rs` says so.
+//!
 //! A broken promise is a [`Violation`]; [`shrink`] looks for a small part of its plan that still
 //! breaks it, and [`Plan::command`] is the line that repeats it.
 #![forbid(unsafe_code)]
@@ -22,6 +43,7 @@ mod name;
 mod node;
 mod oracle;
 mod plan;
+mod plant;
 mod readers;
 mod report;
 mod session;
@@ -29,7 +51,8 @@ mod shrink;
 mod world;
 
 pub use oracle::Violation;
-pub use plan::{Plan, Plant};
+pub use plan::Plan;
+pub use plant::Plant;
 pub use report::Report;
 pub use shrink::shrink;
 pub use world::run;

@@ -1,12 +1,12 @@
 //! What happens in a run: drawn from a seed, and cut down when it fails.
 
-use std::{fmt, str::FromStr, time::Duration};
+use std::time::Duration;
 
 use mooncake_master::state::Settings;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use crate::{
-    Micros,
+    Micros, Plant,
     world::{What, draw_budget},
 };
 
@@ -15,84 +15,6 @@ const MS: Micros = 1_000;
 pub(crate) const KEYS: usize = 10;
 /// Operations begin and faults strike before this.
 const BUSY: Micros = 4_000 * MS;
-
-/// A mistake that is made on purpose, to see that it is noticed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Plant {
-    /// All is as it should be.
-    #[default]
-    Nothing,
-    /// The master gives no leases, while clients believe in them.
-    LeaseUnchecked,
-    /// Memory of late puts is not held back for frames that may still land.
-    NoHold,
-    /// Memory of what is gone is free at once.
-    NoQuarantine,
-    /// An operation that is sent again is performed again.
-    NumberIgnored,
-    /// Nodes do not look at generations and incarnations.
-    StaleAccepted,
-    /// A write counts as completed when it is posted.
-    PublishEarly,
-    /// All clients work on one tenant.
-    TenantIgnored,
-    /// Nobody hears that what it reads is gone.
-    ReadersUntold,
-    /// The first replica that fails is the last one that is tried.
-    OtherReplicasForgotten,
-    /// A remove leaves puts that are under way alone.
-    WritersSpared,
-}
-
-impl Plant {
-    /// All mistakes.
-    pub const MISTAKES: [Self; 10] = [
-        Self::LeaseUnchecked,
-        Self::NoHold,
-        Self::NoQuarantine,
-        Self::NumberIgnored,
-        Self::StaleAccepted,
-        Self::PublishEarly,
-        Self::TenantIgnored,
-        Self::ReadersUntold,
-        Self::OtherReplicasForgotten,
-        Self::WritersSpared,
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Nothing => "nothing",
-            Self::LeaseUnchecked => "lease-unchecked",
-            Self::NoHold => "no-hold",
-            Self::NoQuarantine => "no-quarantine",
-            Self::NumberIgnored => "number-ignored",
-            Self::StaleAccepted => "stale-accepted",
-            Self::PublishEarly => "publish-early",
-            Self::TenantIgnored => "tenant-ignored",
-            Self::ReadersUntold => "readers-untold",
-            Self::OtherReplicasForgotten => "other-replicas-forgotten",
-            Self::WritersSpared => "writers-spared",
-        }
-    }
-}
-
-impl fmt::Display for Plant {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Plant {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        let known = [Self::Nothing].into_iter().chain(Self::MISTAKES);
-        known
-            .into_iter()
-            .find(|plant| plant.name() == name)
-            .ok_or_else(|| format!("no mistake is called {name:?}"))
-    }
-}
 
 /// What a client is asked to do.
 #[derive(Clone, Debug)]

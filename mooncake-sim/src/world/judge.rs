@@ -1,5 +1,6 @@
 //! Compares what the parties say with what the oracle knows and the memory holds.
 
+use bytes::Bytes;
 use mooncake_proto::{
     master::{
         self, answer::Answer as Reply, describe_result, lookup_result,
@@ -18,31 +19,38 @@ use crate::{
 };
 
 impl World {
-    /// What the master announces can be read at this moment.
+    /// What follows from the master's answer, and whether it was true.
     pub(super) fn judge_answer(&mut self, party: Party, performed: &Performed) {
         let tenant = self.tenant(party);
-        let mut announced = Vec::new();
         match (&performed.request, &performed.answer.answer) {
             (Request::Exist(asked), Some(Reply::Exist(answer))) => {
+                let both = asked.keys.iter().zip(&answer.results);
+                let there = both.filter(|(_, result)| result.exists);
+                let keys = there.map(|(key, _)| key.clone()).collect();
+                self.check_announced(tenant, keys, false);
+            }
+            (Request::Lookup(asked), Some(Reply::Lookup(answer))) => {
                 for (key, result) in asked.keys.iter().zip(&answer.results) {
-                    if result.exists {
-                        announced.push(key.clone());
+                    if let Some(lookup_result::Result::Object(object)) = &result.result {
+                        self.check_object(Name::of(tenant, key), object, &answer.segments);
+                        let outlived = self.places.looked_up(object, &answer.segments);
+                        self.report.outlived_nodes += usize::from(outlived);
                     }
                 }
             }
             (Request::PutEnd(asked), Some(Reply::PutEnd(answer))) => {
-                for (item, result) in asked.items.iter().zip(&answer.results) {
-                    if result.error.is_none() {
-                        announced.push(item.key.clone());
-                    }
-                }
+                let both = asked.items.iter().zip(&answer.results);
+                let ended = both.filter(|(_, result)| result.error.is_none());
+                let keys = ended.map(|(item, _)| item.key.clone()).collect();
+                // Making room may have taken them in the same step.
+                self.check_announced(tenant, keys, true);
             }
-            (Request::PutStart(_), Some(Reply::PutStart(answer))) => {
+            (_, Some(Reply::PutStart(answer))) => {
                 for result in &answer.results {
                     if let Some(put_start_result::Result::Object(object)) = &result.result {
                         self.places.made(object);
-                        self.oracle
-                            .begins(object.incarnation.unwrap_or_default().into());
+                        let incarnation = object.incarnation.unwrap_or_default();
+                        self.oracle.begins(incarnation.into());
                     }
                 }
             }
@@ -54,30 +62,25 @@ impl World {
                     }
                 }
             }
-            (Request::Lookup(asked), Some(Reply::Lookup(answer))) => {
-                for (key, result) in asked.keys.iter().zip(&answer.results) {
-                    if let Some(lookup_result::Result::Object(object)) = &result.result {
-                        self.check_object(Name::of(tenant, key), object, &answer.segments);
-                        let outlived = self.places.looked_up(object, &answer.segments);
-                        self.report.outlived_nodes += usize::from(outlived);
-                    }
-                }
-            }
             _ => {}
         }
-        if announced.is_empty() {
+    }
+
+    /// Keys that are said to exist can be read at this moment, unless they `may_be_gone`.
+    fn check_announced(&mut self, tenant: usize, keys: Vec<Bytes>, may_be_gone: bool) {
+        if keys.is_empty() {
             return;
         }
-        let described = self.master.describe(self.now, tenant, announced.clone());
-        for (key, result) in announced.iter().zip(described.results) {
+        let names: Vec<_> = keys.iter().map(|key| Name::of(tenant, key)).collect();
+        let described = self.master.describe(self.now, tenant, keys);
+        for (name, result) in names.into_iter().zip(described.results) {
             match result.result {
                 Some(describe_result::Result::Description(description)) if !description.writing => {
                     let object = description.object.unwrap_or_default();
-                    self.check_object(Name::of(tenant, key), &object, &described.segments);
+                    self.check_object(name, &object, &described.segments);
                 }
-                // Making room may have taken it in the same step.
-                _ if matches!(performed.request, Request::PutEnd(_)) => {}
-                other => self.broken(format!("law 6: {key:?} is said to exist, and is {other:?}")),
+                _ if may_be_gone => {}
+                other => self.broken(format!("law 6: {name} is said to exist, and is {other:?}")),
             }
         }
     }

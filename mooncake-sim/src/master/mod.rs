@@ -1,13 +1,12 @@
 //! The master: its real state machine, behind the same conversions as the service has.
 
+mod mistakes;
+
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use mooncake_master::{
     Time,
-    state::{
-        Answer, Caller, ClientId, Command, Counters, DEFAULT_TENANT, Effect, Incarnation,
-        Operation, Settings, State,
-    },
+    state::{Answer, Caller, ClientId, Command, Counters, DEFAULT_TENANT, Effect, Settings, State},
     wire::{Terms, operation, refusal, reply},
 };
 use mooncake_proto::{
@@ -254,12 +253,7 @@ impl Master {
         }
         let reply = match operation(Some(request.clone()), || draw) {
             Ok(mut operation) => {
-                if self.plant == Plant::WritersSpared {
-                    self.spare_writers(now, &tenant, &mut operation);
-                }
-                if self.plant == Plant::NoQuarantine && matches!(operation, Operation::Remove(_)) {
-                    self.free_leases(now);
-                }
+                self.mislead(now, &tenant, &mut operation);
                 let number = at_state;
                 let caller = Caller::Session { client, number };
                 let command = Command::Perform { caller, operation };
@@ -339,42 +333,6 @@ impl Master {
             _ => {}
         }
         None
-    }
-
-    fn spare_writers(&mut self, now: Micros, tenant: &str, operation: &mut Operation) {
-        let Operation::Remove(items) = operation else {
-            return;
-        };
-        let caller = Caller::Unary {
-            client: ClientId::NOBODY,
-            tenant: tenant.to_owned(),
-        };
-        let keys = items.iter().map(|(key, _)| key.clone()).collect();
-        let command = Command::Perform {
-            caller,
-            operation: Operation::Describe(keys),
-        };
-        let Answer::Described(described) = self.apply(now, &command) else {
-            unreachable!("keys can be described")
-        };
-        for ((_, incarnation), result) in items.iter_mut().zip(described.results) {
-            if result.is_ok_and(|description| description.writing) {
-                *incarnation = Some(Incarnation::default());
-            }
-        }
-    }
-
-    fn free_leases(&mut self, now: Micros) {
-        for (client, lease) in self.readers.take() {
-            let command = Command::Perform {
-                caller: Caller::Unary {
-                    client,
-                    tenant: String::new(),
-                },
-                operation: Operation::Release(vec![lease]),
-            };
-            self.apply(now, &command);
-        }
     }
 
     /// What a bystander sees.
