@@ -58,7 +58,7 @@ counters! {
     leases_over,
     /// Removes and losses that readers were told of.
     invalidations,
-    /// Objects that lost one replica with a node and kept another.
+    /// Of the keys that were read, those that had lost a replica with its node.
     outlived_nodes,
     /// Clients and nodes that the master gave up.
     expired_clients,

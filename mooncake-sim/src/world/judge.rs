@@ -9,7 +9,7 @@ use mooncake_proto::{
     status::ErrorCode,
 };
 
-use super::{AUDIT, END, SWEEP, What, World};
+use super::{AUDIT, REFILL, SWEEP, What, World};
 use crate::{
     CELL,
     master::Performed,
@@ -33,8 +33,7 @@ impl World {
                 for (key, result) in asked.keys.iter().zip(&answer.results) {
                     if let Some(lookup_result::Result::Object(object)) = &result.result {
                         self.check_object(Name::of(tenant, key), object, &answer.segments);
-                        let outlived = self.places.looked_up(object, &answer.segments);
-                        self.report.outlived_nodes += usize::from(outlived);
+                        self.places.looked_up(object, &answer.segments);
                     }
                 }
             }
@@ -155,8 +154,14 @@ impl World {
     pub(super) fn sweep(&mut self) {
         for tenant in 0..self.plan.tenants {
             let what = What::Remove((0..KEYS).collect());
-            self.start(tenant, what, END - SWEEP, None);
+            self.start(tenant, what, REFILL - SWEEP, None);
         }
+    }
+
+    /// The empty store takes an object as large as its segments.
+    pub(super) fn refill(&mut self) {
+        let what = What::Put(vec![(0, self.plan.node_cells)], 1);
+        self.start(0, what, REFILL - SWEEP, Some(vec![true]));
     }
 
     /// The store is empty, and all was given back.

@@ -54,6 +54,8 @@ const AUDIT: Micros = 9_000 * MS;
 /// By now the last reads have ended.
 const SWEEP: Micros = 9_300 * MS;
 /// By now the store is empty.
+const REFILL: Micros = 9_500 * MS;
+/// By now it is empty again.
 const END: Micros = 9_900 * MS;
 
 /// Runs a plan to its end.
@@ -135,6 +137,8 @@ impl World {
         world.at(QUIET, Next::Calm);
         world.at(AUDIT, Next::Audit);
         world.at(SWEEP, Next::Sweep);
+        world.at(REFILL, Next::Refill);
+        world.at(REFILL + (REFILL - SWEEP), Next::Sweep);
         world.at(END, Next::Judge);
         world
     }
@@ -203,6 +207,7 @@ impl World {
                 self.at(self.now + TICK, Next::MasterTick);
             }
             Next::Quiet(wire) => self.quiet(wire),
+            Next::Refill => self.refill(),
             Next::Report { wire, result } => self.ended(wire, result),
             Next::Restart(party) => self.restart(party),
             Next::Sweep => self.sweep(),

@@ -137,6 +137,8 @@ impl World {
                         return Err(format!("law 5: {got:?} of {name} has {cells:?}"));
                     }
                     self.report.gets += 1;
+                    let outlived = self.outlived(running, item, got.incarnation);
+                    self.report.outlived_nodes += usize::from(outlived);
                     self.report.failovers += usize::from(self.failed_over(running, item));
                     let reading = Reading {
                         name,
@@ -148,8 +150,15 @@ impl World {
                 }
             }
             Outcome::Put(results) => {
-                for ((item, _), result) in names.zip(results) {
-                    let Ok(incarnation) = result else { continue };
+                for ((item, name), result) in names.zip(results) {
+                    let Ok(incarnation) = result else {
+                        if running.must.is_some() {
+                            return Err(format!(
+                                "law 13: the empty store does not take {name}: {result:?}"
+                            ));
+                        }
+                        continue;
+                    };
                     self.report.puts += 1;
                     let version = running.versions[item];
                     self.oracle.put(now, version, *incarnation)?;

@@ -43,6 +43,8 @@ pub(super) enum Next {
     Lost(u64),
     MasterTick,
     Quiet(u64),
+    /// Fills a segment with one object.
+    Refill,
     Report {
         wire: u64,
         result: Result<u64, TransferFault>,
@@ -88,6 +90,7 @@ impl World {
             Next::Audit
             | Next::Calm
             | Next::Judge
+            | Next::Refill
             | Next::Restart(_)
             | Next::Sweep
             | Next::Strike(_)

@@ -52,8 +52,7 @@ impl Places {
         self.made.insert(incarnation, object.replicas.len());
     }
 
-    /// `true`: it has lost a replica.
-    pub(super) fn looked_up(&mut self, object: &Object, segments: &[Segment]) -> bool {
+    pub(super) fn looked_up(&mut self, object: &Object, segments: &[Segment]) {
         let place = |replica: &mooncake_proto::master::Replica| match &replica.replica {
             Some(replica::Replica::Memory(memory)) => {
                 let segment = &segments[memory.segment as usize];
@@ -69,9 +68,6 @@ impl Places {
         for place in &places {
             self.together.insert(*place, places.clone());
         }
-        let incarnation = object.incarnation.unwrap_or_default().into();
-        let made = self.made.get(&incarnation);
-        made.is_some_and(|made| places.len() < *made)
     }
 }
 
@@ -86,6 +82,16 @@ impl World {
         replicas
             .into_iter()
             .any(|place| place != last && places.contains(place))
+    }
+
+    /// The item was read from what the loss of a node had left of the object.
+    pub(super) fn outlived(&self, running: &Running, item: usize, object: Incarnation) -> bool {
+        let tried = self.places_tried(running, item);
+        let replicas = tried.last().and_then(|last| self.places.together.get(last));
+        let made = self.places.made.get(&object);
+        replicas
+            .zip(made)
+            .is_some_and(|(left, made)| left.len() < *made)
     }
 
     /// A key that the master announced may be unreadable only if no replica of it was left to read.
