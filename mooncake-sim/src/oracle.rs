@@ -39,6 +39,7 @@ struct Version {
 }
 
 /// A read that ended well.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading {
     pub(crate) name: Name,
     /// The client's process.
@@ -169,13 +170,50 @@ impl Oracle {
             .push((now, gone));
     }
 
-    /// A read ended with these cells.
+    /// A reader that keeps what it read uses it once more, unless it has heard that it is gone; `true`:
+    /// though it was removed.
+    pub(crate) fn used_again(
+        &self,
+        now: Micros,
+        reading: &Reading,
+        version: usize,
+    ) -> Result<bool, String> {
+        let Reading {
+            name,
+            reader,
+            incarnation,
+            ..
+        } = *reading;
+        let told = self.told.get(&(reader, name)).into_iter().flatten();
+        if told.into_iter().any(|(_, gone)| incarnation <= *gone) {
+            return Ok(false);
+        }
+        let Some(known) = self.versions[version].known else {
+            return Ok(false);
+        };
+        let removes = self.removes.get(&name).into_iter().flatten();
+        let mut gone = removes
+            .filter(|(began, _)| *began > known)
+            .map(|(_, ended)| *ended);
+        let Some(ended) = gone.next() else {
+            return Ok(false);
+        };
+        if ended + self.lease < now {
+            return Err(format!(
+                "law 6: {name} is still used by a reader, though its remove was acknowledged at \
+                 {ended}, longer ago than a lease"
+            ));
+        }
+        Ok(true)
+    }
+
+    /// A read ended with these cells; of which version they are.
     pub(crate) fn read(
         &mut self,
         now: Micros,
         reading: &Reading,
         cells: &[Option<Mark>],
-    ) -> Result<(), String> {
+    ) -> Result<usize, String> {
         let Reading {
             name,
             reader,
@@ -219,6 +257,6 @@ impl Oracle {
             ));
         }
         self.versions[version].known.get_or_insert(now);
-        Ok(())
+        Ok(version)
     }
 }

@@ -61,6 +61,8 @@ pub(crate) struct Weather {
     pub(crate) late: u32,
     /// Frames and reports that come twice.
     pub(crate) twice: u32,
+    /// News for readers whose queues at the master are full.
+    pub(crate) untold: u32,
     /// Transfers whose connection breaks.
     pub(crate) broken: u32,
     /// Transfers of which nothing is heard any more.
@@ -81,6 +83,8 @@ pub struct Plan {
     pub(crate) clients: usize,
     /// Clients belong to them in turns.
     pub(crate) tenants: usize,
+    /// A client that releases no lease while it is busy, and reads again before it ends.
+    pub(crate) keeper: Option<usize>,
     pub(crate) nodes: usize,
     pub(crate) node_cells: usize,
     pub(crate) weather: Weather,
@@ -103,6 +107,7 @@ impl Plan {
         let weather = Weather {
             late: bad * rng.random_range(0..5),
             twice: bad * rng.random_range(0..5),
+            untold: bad * rng.random_range(0..20),
             broken: bad * rng.random_range(0..4),
             silent: bad * rng.random_range(0..2),
             stuck: rng.random_range(0..4) * 10,
@@ -122,6 +127,7 @@ impl Plan {
             plant,
             clients,
             tenants,
+            keeper: rng.random_bool(0.5).then(|| rng.random_range(0..clients)),
             nodes,
             node_cells: rng.random_range(6..=24),
             weather,

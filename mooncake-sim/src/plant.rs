@@ -28,11 +28,13 @@ pub enum Plant {
     OtherReplicasForgotten,
     /// A remove leaves puts that are under way alone.
     WritersSpared,
+    /// Leases end only when they are released.
+    LeasesForever,
 }
 
 impl Plant {
     /// All mistakes.
-    pub const MISTAKES: [Self; 10] = [
+    pub const MISTAKES: [Self; 11] = [
         Self::LeaseUnchecked,
         Self::NoHold,
         Self::NoQuarantine,
@@ -43,6 +45,7 @@ impl Plant {
         Self::ReadersUntold,
         Self::OtherReplicasForgotten,
         Self::WritersSpared,
+        Self::LeasesForever,
     ];
 
     fn name(self) -> &'static str {
@@ -58,6 +61,7 @@ impl Plant {
             Self::ReadersUntold => "readers-untold",
             Self::OtherReplicasForgotten => "other-replicas-forgotten",
             Self::WritersSpared => "writers-spared",
+            Self::LeasesForever => "leases-forever",
         }
     }
 }

@@ -36,6 +36,10 @@ counters! {
     gets,
     /// Of these, from a replica after another one had failed.
     failovers,
+    /// Reads of what a lease still kept, without asking again.
+    kept_reads,
+    /// Of these, of keys whose remove had not come to the reader's ears.
+    stale_reads,
     /// Keys that were removed, or were not there.
     removes,
     /// Steps of the world.

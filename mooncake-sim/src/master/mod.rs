@@ -68,6 +68,7 @@ impl Master {
         let mut own = settings.clone();
         match plant {
             Plant::LeaseUnchecked => own.lease_ttl = Duration::ZERO,
+            Plant::LeasesForever => own.lease_ttl = Duration::from_secs(3_600),
             Plant::NoHold | Plant::NoQuarantine => {
                 own.write_frame_budget = Duration::ZERO;
                 own.hold_margin = Duration::ZERO;

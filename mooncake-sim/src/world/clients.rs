@@ -1,12 +1,13 @@
 //! Clients: what they are asked for, and what their cores want done.
 
+use mooncake_proto::master::ReleaseResponse;
 use mooncake_store::{
     Time,
-    core::{Action, Event as CoreEvent},
+    core::{Action, Event as CoreEvent, MasterAnswer, MasterRequest},
 };
 
 use super::{
-    MS, World,
+    MS, QUIET, World,
     operations::{Begun, What},
 };
 use crate::{Micros, client::Running, plan::Party, session::Tag};
@@ -62,6 +63,14 @@ impl World {
                 deadline,
             } => {
                 let now = self.now;
+                if self.plan.keeper == Some(at)
+                    && now < QUIET
+                    && let MasterRequest::Release(_) = request
+                {
+                    let answer = MasterAnswer::Release(ReleaseResponse::default());
+                    self.tell(at, CoreEvent::MasterAnswered { call, answer });
+                    return;
+                }
                 let session = &mut self.clients[at].peer.session;
                 session.submit(now, Tag::Call(call), request, deadline);
             }

@@ -173,6 +173,11 @@ impl World {
         }
         self.report.steps += 1;
         match next {
+            Next::Again {
+                wire,
+                version,
+                reading,
+            } => self.read_again(wire, version, &reading),
             Next::Ask(at) => self.ask(at),
             Next::Audit => self.audit(),
             Next::Broken { party, stream } => {

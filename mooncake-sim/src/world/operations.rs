@@ -146,7 +146,11 @@ impl World {
                         asked,
                         incarnation: got.incarnation,
                     };
-                    self.oracle.read(running.arrived[item], &reading, cells)?;
+                    let arrived = running.arrived[item];
+                    let version = self.oracle.read(arrived, &reading, cells)?;
+                    if self.plan.keeper == Some(at) {
+                        self.keep(running, item, version, reading);
+                    }
                 }
             }
             Outcome::Put(results) => {

@@ -4,13 +4,23 @@ use mooncake_proto::master::{self, ClientFrame};
 use mooncake_store::core::TransferFault;
 
 use super::World;
-use crate::{Micros, oracle::Mark, plan::Party};
+use crate::{
+    Micros,
+    oracle::{Mark, Reading},
+    plan::Party,
+};
 
 #[derive(Clone, Debug)]
 pub(super) enum Next {
     Ask(usize),
     /// Counts what is left, and reads it.
     Audit,
+    /// A client reads again what its lease still keeps.
+    Again {
+        wire: u64,
+        version: usize,
+        reading: Reading,
+    },
     /// The client hears that its stream is broken.
     Broken {
         party: Party,
@@ -87,7 +97,8 @@ impl World {
             | Next::Quiet(wire)
             | Next::Report { wire, .. } => of(wire).map(|transfer| Party::Client(transfer.client)),
             Next::Lost(_) | Next::MasterTick | Next::Up { .. } => Some(Party::Master),
-            Next::Audit
+            Next::Again { .. }
+            | Next::Audit
             | Next::Calm
             | Next::Judge
             | Next::Refill

@@ -8,9 +8,16 @@ use mooncake_proto::{
     status::ErrorCode,
 };
 use mooncake_store::core::Incarnation;
+use rand::RngExt;
 
-use super::{World, transfers::Transfer};
-use crate::{CELL, client::Running, name::Name, node::Node};
+use super::{Next, World, transfers::Transfer};
+use crate::{
+    CELL,
+    client::Running,
+    name::Name,
+    node::Node,
+    oracle::{Mark, Reading},
+};
 
 /// Where a replica begins: the life of the memory, and a cell in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -133,6 +140,56 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// The client will read it once more under the same lease.
+    pub(super) fn keep(
+        &mut self,
+        running: &Running,
+        item: usize,
+        version: usize,
+        reading: Reading,
+    ) {
+        let Some(&wire) = running.tried[item].last() else {
+            return;
+        };
+        let ends = self.transfers[&wire].deadline;
+        if self.now < ends {
+            let at = self.rng.random_range(self.now..ends);
+            let again = Next::Again {
+                wire,
+                version,
+                reading,
+            };
+            self.at(at, again);
+        }
+    }
+
+    /// While a lease lasts, the bytes stay what they are, whatever became of the object.
+    pub(super) fn read_again(&mut self, wire: u64, version: usize, reading: &Reading) {
+        if self.is_alive(wire) {
+            match self.oracle.used_again(self.now, reading, version) {
+                Ok(stale) => self.report.stale_reads += usize::from(stale),
+                Err(what) => self.broken(what),
+            }
+        }
+        let transfer = &self.transfers[&wire];
+        let Some(node) = Place::of(transfer).lives_on(&self.nodes) else {
+            return;
+        };
+        self.report.kept_reads += 1;
+        let cells = &node.cells[transfer.first..transfer.first + transfer.cells];
+        let same = cells.iter().enumerate().all(|(index, cell)| {
+            let mark = Mark { version, index };
+            *cell == Some(mark)
+        });
+        if !same {
+            let what = format!(
+                "law 3: version {version} was read on {}, and while its lease lasts there are {cells:?}",
+                node.name
+            );
+            self.broken(what);
+        }
     }
 
     fn places_tried(&self, running: &Running, item: usize) -> Vec<Place> {

@@ -49,7 +49,9 @@ impl World {
     /// What the master's last step means for readers.
     pub(super) fn spread_news(&mut self) {
         for (party, stream, gone) in self.master.news() {
-            self.down(party, stream, event::Event::Invalidate(gone));
+            if !self.chance(self.plan.weather.untold) {
+                self.down(party, stream, event::Event::Invalidate(gone));
+            }
         }
     }
 

@@ -30,6 +30,8 @@ pub(crate) struct Transfer {
     pub(crate) bytes: u64,
     /// What the first frame says.
     pub(crate) budget: Micros,
+    /// With it ends the client's patience, and before the lease of a read does.
+    pub(crate) deadline: Micros,
     /// By the node's clock, once the first frame is there.
     pub(crate) until: Micros,
     /// Between two frames, at most.
@@ -101,6 +103,7 @@ impl World {
             cells,
             bytes: location.length,
             budget: deadline.since(Time(self.now)).as_micros() as Micros,
+            deadline: deadline.0,
             until: 0,
             gap: self.rng.random_range(50..=most),
             silent_from,
