@@ -17,6 +17,7 @@
 //! - A read gives one version of its tenant's key, whole. Not one that was removed or replaced before
 //!   the read was asked for, or of which its reader has heard that it is gone; and of those that go
 //!   while it lasts, none longer than a lease.
+//! - While a lease lasts, the memory that it covers stays what it is.
 //! - What the master announces is whole on each node that lives, and no life that it removed before.
 //! - A read fails only if no replica was left to try.
 //! - Removing a key tells all who may be reading it.
