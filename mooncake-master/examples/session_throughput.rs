@@ -229,7 +229,13 @@ fn alone() {
     let began = Instant::now();
     for batch in keys.chunks(BATCH) {
         let items = batch.iter().map(|key| (key.clone(), None)).collect();
-        perform(&mut store, state::Operation::Remove(items));
+        perform(
+            &mut store,
+            state::Operation::Remove(state::Remove {
+                items,
+                barrier: false,
+            }),
+        );
     }
     print_rate(
         "remove, batches",

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{AllocationStrategy, state::Settings};
+use crate::{
+    AllocationStrategy,
+    state::{MAX_RESERVATION, Settings},
+};
 
 /// The configuration of a master. Unknown fields are errors; absent ones have these defaults:
 ///
@@ -15,6 +18,8 @@ use crate::{AllocationStrategy, state::Settings};
 /// assert_eq!(config.client_ttl, 10);
 /// assert_eq!(config.suspect_after_ms, 3_000);
 /// assert_eq!(config.default_kv_lease_ttl, 10_000);
+/// assert_eq!(config.exist_reservation_ms, 500);
+/// assert_eq!(config.reserved_share, 0.10);
 /// assert_eq!(config.ping_interval_ms, 1_000);
 /// assert_eq!(config.put_deadline_ms, 30_000);
 /// assert_eq!(config.write_frame_budget_ms, 30_000);
@@ -37,6 +42,10 @@ pub struct MasterConfig {
     pub suspect_after_ms: u64,
     /// Milliseconds for which a look-up's locations hold.
     pub default_kv_lease_ttl: u64,
+    /// Milliseconds for which an object stays that `exist` has found; 0: it may go at once.
+    pub exist_reservation_ms: u64,
+    /// At most this share of the capacity is reserved so at once.
+    pub reserved_share: f64,
     /// How often clients are asked to ping.
     pub ping_interval_ms: u64,
     /// From PutStart to PutEnd; after it another writer may take the key over.
@@ -63,6 +72,8 @@ impl Default for MasterConfig {
             client_ttl: 10,
             suspect_after_ms: 3_000,
             default_kv_lease_ttl: 10_000,
+            exist_reservation_ms: 500,
+            reserved_share: 0.10,
             ping_interval_ms: 1_000,
             put_deadline_ms: 30_000,
             write_frame_budget_ms: 30_000,
@@ -90,6 +101,8 @@ impl MasterConfig {
             client_ttl: Duration::from_secs(self.client_ttl),
             suspect_after: Duration::from_millis(self.suspect_after_ms),
             lease_ttl: Duration::from_millis(self.default_kv_lease_ttl),
+            exist_reservation: Duration::from_millis(self.exist_reservation_ms),
+            reserved_share: self.reserved_share,
             put_deadline: Duration::from_millis(self.put_deadline_ms),
             write_frame_budget: Duration::from_millis(self.write_frame_budget_ms),
             high_watermark: self.eviction_high_watermark_ratio,
@@ -125,10 +138,16 @@ impl MasterConfig {
                 self.eviction_low_watermark_ratio,
             ),
             ("quarantine_share", self.quarantine_share),
+            ("reserved_share", self.reserved_share),
         ] {
             if !(0.0..=1.0).contains(&ratio) {
                 return wrong(field, format!("must be between 0 and 1, not {ratio}"));
             }
+        }
+        let longest = MAX_RESERVATION.as_millis() as u64;
+        if self.exist_reservation_ms > longest {
+            let what = format!("must be at most {longest}");
+            return wrong("exist_reservation_ms", what);
         }
         let (low, high) = (
             self.eviction_low_watermark_ratio,

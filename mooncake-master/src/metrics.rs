@@ -29,9 +29,10 @@ pub(crate) struct Traffic {
     pub(crate) untold_invalidations: Counter,
 }
 
-const KINDS: [&str; 13] = [
+const KINDS: [&str; 15] = [
     "describe",
     "exist",
+    "goodbye",
     "list_objects",
     "list_segments",
     "lookup",
@@ -42,6 +43,7 @@ const KINDS: [&str; 13] = [
     "put_start",
     "release",
     "remove",
+    "remove_all",
     "unmount_segment",
 ];
 
@@ -62,17 +64,19 @@ impl Traffic {
         let kind = match operation {
             Operation::Describe(_) => 0,
             Operation::Exist(_) => 1,
-            Operation::ListObjects(_) => 2,
-            Operation::ListSegments => 3,
-            Operation::Lookup(_) => 4,
-            Operation::Mount(_) => 5,
-            Operation::Ping => 6,
-            Operation::PutEnd(_) => 7,
-            Operation::PutRevoke(_) => 8,
-            Operation::PutStart(_) => 9,
-            Operation::Release(_) => 10,
-            Operation::Remove(_) => 11,
-            Operation::Unmount(_) => 12,
+            Operation::Goodbye { .. } => 2,
+            Operation::ListObjects(_) => 3,
+            Operation::ListSegments => 4,
+            Operation::Lookup(_) => 5,
+            Operation::Mount(_) => 6,
+            Operation::Ping => 7,
+            Operation::PutEnd(_) => 8,
+            Operation::PutRevoke(_) => 9,
+            Operation::PutStart(_) => 10,
+            Operation::Release(_) => 11,
+            Operation::Remove(_) => 12,
+            Operation::RemoveAll => 13,
+            Operation::Unmount(_) => 14,
         };
         self.operations[kind].inc();
         if matches!(answer, Answer::Refused(_)) {
@@ -141,6 +145,17 @@ impl Collector for StateNumbers {
             ),
             ("segments", "Mounted segments", now.segments),
             ("leases", "Leases that are not over", now.leases),
+            (
+                "reservations",
+                "Objects that exist promised to keep for a moment",
+                now.reservations,
+            ),
+            ("reserved_bytes", "Of these", now.reserved_bytes),
+            (
+                "waiting_removes",
+                "Removes that wait for readers",
+                now.waiting_removes,
+            ),
             ("clients", "Clients that are alive", now.clients),
             (
                 "suspect_clients",

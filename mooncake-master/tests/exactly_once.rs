@@ -18,7 +18,7 @@ fn an_operation_number_is_answered_twice_alike() {
     };
     let incarnation = started.results[0].as_ref().unwrap().incarnation;
     let end = Operation::PutEnd(vec![(key("a"), incarnation)]);
-    let remove = Operation::Remove(vec![(key("a"), None)]);
+    let remove = common::remove(vec![(key("a"), None)]);
     let ended = store.ask_as(1, 101, end.clone());
     let removed = store.ask_as(1, 102, remove.clone());
     assert_eq!(removed, Answer::Keys(vec![Ok(())]));
@@ -36,7 +36,7 @@ fn an_operation_number_is_answered_twice_alike() {
 fn numbers_are_each_clients_own_and_forgotten_when_acknowledged() {
     let mut store = Store::of(MIB, Settings::default());
     store.hello(2);
-    let remove = Operation::Remove(vec![(key("a"), None)]);
+    let remove = common::remove(vec![(key("a"), None)]);
     let absent = Answer::Keys(vec![Err(Failure::ObjectNotFound)]);
     assert_eq!(store.ask_as(1, 500, remove.clone()), absent);
     store.put(1, "a", 10);
@@ -57,7 +57,7 @@ fn numbers_are_each_clients_own_and_forgotten_when_acknowledged() {
 #[test]
 fn law_11_answers_do_not_pile_up_without_bound() {
     let mut store = Store::of(MIB, Settings::default());
-    let remove = Operation::Remove(vec![]);
+    let remove = common::remove(vec![]);
     let refused = (0..100_000).find_map(|_| match store.ask(1, remove.clone()) {
         Answer::Refused(failure) => Some(failure),
         _ => None,

@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Store, key};
-use mooncake_master::state::{Caller, ClientId, Command, Operation};
+use mooncake_master::state::{Caller, ClientId, Command};
 use mooncake_master::state::{Effect, Failure, Settings};
 
 const MIB: u64 = 1 << 20;
@@ -114,7 +114,7 @@ fn readers_of_a_removed_object_are_to_be_told() {
             client: ClientId(1),
             number: 1000 + u64::from(read),
         };
-        let operation = Operation::Remove(vec![(key(name), None)]);
+        let operation = common::remove(vec![(key(name), None)]);
         let effects = store.apply(Command::Perform { caller, operation }).effects;
         let [Effect::Invalidate { key, leased, .. }] = &effects[..] else {
             panic!("one invalidation was expected, not {effects:?}");

@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
 use common::Store;
 use mooncake_master::state::{Operation, Settings};
@@ -14,6 +14,8 @@ const SLOT: u64 = 1024;
 fn store(segments: u8, objects: u64) -> Store {
     let settings = Settings {
         high_watermark: 1.0,
+        // The tests ask what is there all the time.
+        exist_reservation: Duration::ZERO,
         ..Settings::default()
     };
     let mut store = Store::new(settings);
@@ -106,6 +108,39 @@ fn of_a_chain_of_prefixes_the_longest_goes_first() {
     assert!(!store.exists(1, "x"));
     store.put(1, "z", SIZE);
     assert!(!store.exists(1, "p2") && store.exists(1, "p1") && store.exists(1, "p0"));
+}
+
+#[test]
+fn in_whatever_portions_a_batch_ends_its_longest_prefix_goes_first() {
+    let names: Vec<String> = (0..6).map(|n| format!("p{n}")).collect();
+    let items: Vec<_> = names.iter().map(|name| (name.as_str(), SIZE)).collect();
+    for portions in [
+        vec![vec![0, 2, 4], vec![1, 3, 5]],
+        vec![vec![1, 3, 5], vec![0, 2, 4]],
+        vec![vec![3], vec![5], vec![0], vec![4], vec![1], vec![2]],
+        vec![vec![5, 4, 3], vec![2, 1, 0]],
+        vec![vec![0, 1, 2, 3, 4, 5]],
+    ] {
+        let mut store = store(1, 6);
+        let started = match store.ask(1, Operation::PutStart(common::put(&items))) {
+            mooncake_master::state::Answer::Started(started) => started.results,
+            other => panic!("PutStart answered {other:?}"),
+        };
+        for portion in &portions {
+            let of = |&n: &usize| {
+                let object = started[n].as_ref().expect("there is room");
+                (common::key(&names[n]), object.incarnation)
+            };
+            let ends = portion.iter().map(of).collect();
+            store.ask(1, Operation::PutEnd(ends));
+        }
+        for left in (0..6).rev() {
+            store.put(1, &format!("x{left}"), SIZE);
+            for (n, name) in names.iter().enumerate() {
+                assert_eq!(store.exists(1, name), n < left, "{name} of {portions:?}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -171,9 +171,10 @@ df04188b07121d0a02696412046e616d65188b0720b70928eb07308f0e3a056f\
             operation: Some(master::operation::Operation::PutStart(put_start_request())),
             ..operation()
         },
-        "08b30222410a080a036b657910df041093031a127072656665727265645f7365\
-676d656e74731a137072656665727265645f7365676d656e74733270ef207a06\
-74656e616e74",
+        "08b30222680a080a036b657910df041093031a127072656665727265645f7365\
+676d656e74731a137072656665727265645f7365676d656e74733220012a1061\
+766f696465645f7365676d656e74732a1161766f696465645f7365676d656e74\
+733270ef207a0674656e616e74",
         "Operation PutStart",
     );
     check(
@@ -205,7 +206,7 @@ df04188b07121d0a02696412046e616d65188b0720b70928eb07308f0e3a056f\
             operation: Some(master::operation::Operation::Remove(remove_request())),
             ..operation()
         },
-        "08b30242170a0d0a036b6579120608b30210df047a0674656e616e74",
+        "08b30242190a0d0a036b6579120608b30210df0410017a0674656e616e74",
         "Operation Remove",
     );
     check(
@@ -264,6 +265,38 @@ df04188b07121d0a02696412046e616d65188b0720b70928eb07308f0e3a056f\
         },
         "08b302720370ef20",
         "Operation Ping",
+    );
+    check(
+        master::Operation {
+            operation: Some(master::operation::Operation::RemoveAll(remove_all_request())),
+            ..operation()
+        },
+        "08b3027a087a0674656e616e74",
+        "Operation RemoveAll",
+    );
+    check(
+        master::Operation {
+            operation: Some(master::operation::Operation::Goodbye(goodbye_request())),
+            ..operation()
+        },
+        "08b302820105080170ef20",
+        "Operation Goodbye",
+    );
+    check(
+        master::Answer {
+            answer: Some(master::answer::Answer::RemoveAll(remove_all_response())),
+            ..answer()
+        },
+        "08b30282010308f327",
+        "Answer RemoveAll",
+    );
+    check(
+        master::Answer {
+            answer: Some(master::answer::Answer::Goodbye(goodbye_response())),
+            ..answer()
+        },
+        "08b3028a0100",
+        "Answer Goodbye",
     );
     check(
         answer(),
@@ -469,8 +502,9 @@ df04188b07121d0a02696412046e616d65188b0720b70928eb07308f0e3a056f\
     check(
         put_start_request(),
         "0a080a036b657910df041093031a127072656665727265645f7365676d656e74\
-731a137072656665727265645f7365676d656e74733270ef207a0674656e616e\
-74",
+731a137072656665727265645f7365676d656e74733220012a1061766f696465\
+645f7365676d656e74732a1161766f696465645f7365676d656e74733270ef20\
+7a0674656e616e74",
         "PutStartRequest",
     );
     check(put_item(), "0a036b657910df04", "PutItem");
@@ -534,7 +568,7 @@ df04188b07121d0a02696412046e616d65188b0720b70928eb07308f0e3a056f\
     );
     check(
         remove_request(),
-        "0a0d0a036b6579120608b30210df047a0674656e616e74",
+        "0a0d0a036b6579120608b30210df0410017a0674656e616e74",
         "RemoveRequest",
     );
     check(remove_item(), "0a036b6579120608b30210df04", "RemoveItem");
@@ -618,6 +652,10 @@ df04188b0720b70928e30b",
     check(unmount_segment_response(), "", "UnmountSegmentResponse");
     check(ping_request(), "70ef20", "PingRequest");
     check(ping_response(), "08b3021001", "PingResponse");
+    check(remove_all_request(), "7a0674656e616e74", "RemoveAllRequest");
+    check(remove_all_response(), "08f327", "RemoveAllResponse");
+    check(goodbye_request(), "080170ef20", "GoodbyeRequest");
+    check(goodbye_response(), "", "GoodbyeResponse");
 }
 
 fn error_detail() -> status::ErrorDetail {
@@ -870,6 +908,8 @@ fn put_start_request() -> master::PutStartRequest {
         items: vec![put_item()],
         replicas: 403,
         preferred_segments: vec!["preferred_segments".into(), "preferred_segments2".into()],
+        upsert: true,
+        avoided_segments: vec!["avoided_segments".into(), "avoided_segments2".into()],
         client_incarnation: 4207,
         tenant: "tenant".into(),
     }
@@ -948,6 +988,7 @@ fn exist_result() -> master::ExistResult {
 fn remove_request() -> master::RemoveRequest {
     master::RemoveRequest {
         items: vec![remove_item()],
+        barrier: true,
         tenant: "tenant".into(),
     }
 }
@@ -1063,6 +1104,27 @@ fn unmount_segment_response() -> master::UnmountSegmentResponse {
     master::UnmountSegmentResponse {}
 }
 
+fn remove_all_request() -> master::RemoveAllRequest {
+    master::RemoveAllRequest {
+        tenant: "tenant".into(),
+    }
+}
+
+fn remove_all_response() -> master::RemoveAllResponse {
+    master::RemoveAllResponse { removed: 5107 }
+}
+
+fn goodbye_request() -> master::GoodbyeRequest {
+    master::GoodbyeRequest {
+        quiet: true,
+        client_incarnation: 4207,
+    }
+}
+
+fn goodbye_response() -> master::GoodbyeResponse {
+    master::GoodbyeResponse {}
+}
+
 fn ping_request() -> master::PingRequest {
     master::PingRequest {
         client_incarnation: 4207,
@@ -1073,5 +1135,60 @@ fn ping_response() -> master::PingResponse {
     master::PingResponse {
         epoch: 307,
         unknown_client: true,
+    }
+}
+
+#[test]
+fn the_codes_of_the_cpp_store_keep_their_numbers() {
+    // The ranges of its table, from the first code of each to the last.
+    let ranges = [
+        (0, 1),
+        (-1, 1),
+        (-10, 1),
+        (-100, 4),
+        (-200, 1),
+        (-300, 1),
+        (-400, 1),
+        (-500, 1),
+        (-600, 2),
+        (-700, 15),
+        (-800, 2),
+        (-900, 2),
+        (-1000, 8),
+        (-1010, 3),
+        (-1100, 7),
+        (-1200, 4),
+        (-1300, 2),
+        (-1400, 3),
+        (-1500, 4),
+        (-1600, 6),
+        (-1700, 3),
+    ];
+    let theirs: Vec<i32> = ranges
+        .iter()
+        .flat_map(|&(first, count)| (0..count).map(move |n| first - n))
+        .collect();
+    let known: Vec<i32> = (-1999..=0)
+        .rev()
+        .filter(|&number| status::ErrorCode::try_from(number).is_ok())
+        .collect();
+    assert_eq!(known, theirs);
+    for (number, name) in [
+        (-101, "ERROR_CODE_SEGMENT_NOT_FOUND"),
+        (-200, "ERROR_CODE_NO_SPACE"),
+        (-601, "ERROR_CODE_ILLEGAL_CLIENT"),
+        (-706, "ERROR_CODE_OBJECT_HAS_LEASE"),
+        (-714, "ERROR_CODE_OBJECT_REPLICA_BUSY"),
+        (-801, "ERROR_CODE_CHECKSUM_MISMATCH"),
+        (-1007, "ERROR_CODE_INCOMPLETE_OPLOG_CATCH_UP"),
+        (-1012, "ERROR_CODE_NOT_SUPPORTED"),
+        (-1106, "ERROR_CODE_FILE_INVALID_HANDLE"),
+        (-1203, "ERROR_CODE_KEYS_ULTRA_LIMIT"),
+        (-1402, "ERROR_CODE_JOB_NOT_FOUND"),
+        (-1605, "ERROR_CODE_DFS_PARTIAL_WRITE"),
+        (-1702, "ERROR_CODE_TENANT_NOT_EMPTY"),
+    ] {
+        let code = status::ErrorCode::try_from(number).expect("it is known");
+        assert_eq!(code.as_str_name(), name);
     }
 }

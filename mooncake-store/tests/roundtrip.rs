@@ -8,7 +8,7 @@ use mooncake_master::{Master, MasterConfig, RunningMaster};
 use mooncake_proto::master::{MountSegmentRequest, Segment};
 use mooncake_store::{
     Client, ClientOptions, Clock, ErrorCode, GetInto, Node, NodeOptions, PutFrom, RealClient,
-    core::{MasterRequest, PutOptions},
+    core::{MasterRequest, PutOptions, RemoveOptions},
     master::{ConnectOptions, Hello, MasterClient},
 };
 
@@ -103,7 +103,7 @@ async fn what_was_put_is_read_byte_by_byte_until_it_is_removed() {
     );
     assert!(
         client
-            .remove(keys.clone())
+            .remove(keys.clone(), RemoveOptions::default())
             .await
             .into_iter()
             .all(|result| result.is_ok())
@@ -258,10 +258,8 @@ async fn a_node_that_says_nothing_holds_up_no_block_of_another_one() {
     // So many that, one after the other, those of the mute node would take all the time.
     let items = (0..32).map(|i| (key(i), &value[..])).collect();
     let results = client.put(items, PutOptions::default()).await;
-    let stored = results.iter().filter(|result| result.is_ok()).count();
-    assert!((1..32).contains(&stored), "{stored} of 32 were stored");
-    for fault in results.into_iter().filter_map(Result::err) {
-        assert_eq!(fault.code, ErrorCode::TransferFailed, "{fault}");
+    for result in results {
+        result.expect("what cannot go there goes to the other one");
     }
     owner.close(BUDGET).await;
     cluster.stop().await;

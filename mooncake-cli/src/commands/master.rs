@@ -85,12 +85,14 @@ fn config(settings: &MasterSettings) -> MasterConfig {
         suspect_after_ms: millis(settings.suspect_after),
         default_kv_lease_ttl: millis(settings.default_kv_lease_ttl),
         ping_interval_ms: millis(ping_interval),
+        exist_reservation_ms: millis(settings.exist_reservation),
         put_deadline_ms: millis(settings.put_deadline),
         // A frame is part of a put and has no more time than it.
         write_frame_budget_ms: millis(settings.put_deadline),
         eviction_high_watermark_ratio: settings.eviction_high_watermark_ratio.get(),
         eviction_low_watermark_ratio: settings.eviction_low_watermark_ratio.get(),
         quarantine_share: settings.quarantine_share.get(),
+        reserved_share: settings.reserved_share.get(),
         allocation_strategy: settings.allocation_strategy,
     }
 }

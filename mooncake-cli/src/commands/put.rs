@@ -25,6 +25,15 @@ pub struct PutArgs {
     pub key: OsString,
     /// The file with the value; `-` or nothing means standard input.
     pub file: Option<PathBuf>,
+    /// Replaces the object if the key exists; until the new one is there, the old one is.
+    #[arg(long)]
+    pub upsert: bool,
+    /// Waits for space if the store is full, instead of failing at once.
+    #[arg(long)]
+    pub wait: bool,
+    /// Copies in memory, on different nodes.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub replicas: u32,
     /// How to reach the store.
     #[command(flatten)]
     pub settings: Flags<ClientSettings>,
@@ -62,13 +71,19 @@ pub fn run(args: &PutArgs, context: &Context) -> Result<Exit, Failure> {
     let wire_key = parse_key(&args.key)?;
     let source = Source::open(args)?;
     let shown = key(&wire_key);
+    let options = PutOptions {
+        replicas: args.replicas,
+        upsert: args.upsert,
+        wait_for_space: args.wait,
+        ..PutOptions::default()
+    };
     let put = Store::with(settings, async |store| {
         let largest = largest_segment(store).await?;
         let value = tokio::task::spawn_blocking(move || source.read(largest));
         let value = value.await.expect("reading does not panic")?;
         let begun = Instant::now();
         let items = vec![(wire_key, value.as_slice())];
-        let mut results = store.client.put(items, PutOptions::default()).await;
+        let mut results = store.client.put(items, options).await;
         match results.pop().expect("one result per key") {
             Ok(_) => Ok(Some(PutResult {
                 key: shown.clone(),
@@ -86,7 +101,7 @@ pub fn run(args: &PutArgs, context: &Context) -> Result<Exit, Failure> {
         Some(result) => context.output.result(&result).map(|()| Exit::Yes),
         None => context
             .output
-            .no(&No::new(shown, "exists, and objects are not replaced")),
+            .no(&No::new(shown, "exists; --upsert replaces it")),
     }
 }
 

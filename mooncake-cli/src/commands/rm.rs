@@ -5,22 +5,42 @@ use std::ffi::OsString;
 use clap::Args;
 use serde::Serialize;
 
+use mooncake_store::core::RemoveOptions;
 use mooncake_store::{Client, ErrorCode};
 
 use super::Context;
 use super::store::{Store, parse_key};
 use crate::config::{ClientSettings, Flags};
-use crate::output::{Exit, Failure, Show, key};
+use crate::output::{Exit, Failure, Show, count, key};
 
 /// The arguments of `mooncake rm`.
 #[derive(Args, Debug)]
 pub struct RmArgs {
     /// The keys.
-    #[arg(required = true, value_name = "KEY")]
+    #[arg(value_name = "KEY", required_unless_present = "all")]
     pub keys: Vec<OsString>,
+    /// Removes all objects of the tenant.
+    #[arg(long, conflicts_with = "keys")]
+    pub all: bool,
+    /// Ends only when nobody can read the removed objects any more; --all always does that.
+    #[arg(long)]
+    pub barrier: bool,
     /// How to reach the store.
     #[command(flatten)]
     pub settings: Flags<ClientSettings>,
+}
+
+/// How many objects were removed.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct RemovedAll {
+    /// Those that could be read before.
+    pub removed: u64,
+}
+
+impl Show for RemovedAll {
+    fn human(&self) -> String {
+        format!("{} objects removed", count(self.removed))
+    }
 }
 
 /// What became of each key.
@@ -60,10 +80,21 @@ impl Show for Removals {
 /// [`Exit::Failed`].
 pub fn run(args: &RmArgs, context: &Context) -> Result<Exit, Failure> {
     let settings = context.sources.settle(&args.settings)?.settings;
+    if args.all {
+        let removed = Store::with(settings, async |store| {
+            let removed = store.client.remove_all().await;
+            removed.map_err(|fault| store.refused("not all was removed".to_owned(), &fault))
+        })?;
+        context.output.result(&RemovedAll { removed })?;
+        return Ok(Exit::Yes);
+    }
+    let options = RemoveOptions {
+        barrier: args.barrier,
+    };
     let keys = args.keys.iter().map(|key| parse_key(key));
     let keys = keys.collect::<Result<Vec<_>, _>>()?;
     let results = Store::with(settings, async |store| {
-        Ok(store.client.remove(keys.clone()).await)
+        Ok(store.client.remove(keys.clone(), options).await)
     })?;
     let removals: Vec<_> = keys
         .iter()

@@ -10,8 +10,8 @@ use mooncake_proto::{
 use super::fault::fault;
 use crate::{
     state::{
-        Answer, Description, Failure, Incarnation, Key, Located, Object, Operation, Replica,
-        SegmentIdentity, SegmentUsage,
+        Answer, Description, Existence, Failure, Incarnation, Key, Located, Object, Operation,
+        Replica, SegmentIdentity, SegmentUsage,
     },
     time::micros,
 };
@@ -52,15 +52,17 @@ pub fn reply(terms: &Terms, operation: &Operation, answer: Answer) -> Reply {
             Reply::Describe(proto::DescribeResponse { results, segments })
         }
         Answer::Done => match operation {
+            Operation::Goodbye { .. } => Reply::Goodbye(proto::GoodbyeResponse {}),
             Operation::Mount(_) => Reply::MountSegment(proto::MountSegmentResponse {}),
             Operation::Unmount(_) => Reply::UnmountSegment(proto::UnmountSegmentResponse {}),
             _ => Reply::Release(proto::ReleaseResponse {}),
         },
         Answer::Exist(results) => {
-            let one = |(at, result)| match result {
-                Ok(exists) => proto::ExistResult {
-                    exists,
-                    ..Default::default()
+            let one = |(at, result): (_, Result<Existence, Failure>)| match result {
+                Ok(found) => proto::ExistResult {
+                    exists: found.exists,
+                    held_ms: u32::try_from(found.held.as_millis()).unwrap_or(u32::MAX),
+                    error: None,
                 },
                 Err(failure) => proto::ExistResult {
                     error: Some(about(operation, at, failure)),
@@ -111,6 +113,9 @@ pub fn reply(terms: &Terms, operation: &Operation, answer: Answer) -> Reply {
             unknown_client: !known,
         }),
         Answer::Refused(failure) => refusal(failure),
+        Answer::Removed { objects } => {
+            Reply::RemoveAll(proto::RemoveAllResponse { removed: objects })
+        }
         Answer::Segments {
             segments,
             evicted_objects,
@@ -126,8 +131,10 @@ pub fn reply(terms: &Terms, operation: &Operation, answer: Answer) -> Reply {
                 deadline_us: micros(terms.put_deadline),
             })
         }
-        // Not given to operations.
-        Answer::Hello { .. } => refusal(Failure::invalid("hello is not an operation")),
+        // Not given to operations, or no answer yet.
+        Answer::Hello { .. } | Answer::Later { .. } | Answer::Ticked { .. } => {
+            refusal(Failure::invalid("this is no answer to an operation"))
+        }
     }
 }
 
@@ -163,12 +170,14 @@ fn about(operation: &Operation, at: usize, failure: Failure) -> ErrorDetail {
         }
         Operation::PutEnd(items) | Operation::PutRevoke(items) => items.get(at).map(|item| &item.0),
         Operation::PutStart(put) => put.items.get(at).map(|item| &item.0),
-        Operation::Remove(items) => items.get(at).map(|item| &item.0),
-        Operation::ListObjects(_)
+        Operation::Remove(remove) => remove.items.get(at).map(|item| &item.0),
+        Operation::Goodbye { .. }
+        | Operation::ListObjects(_)
         | Operation::ListSegments
         | Operation::Mount(_)
         | Operation::Ping
         | Operation::Release(_)
+        | Operation::RemoveAll
         | Operation::Unmount(_) => None,
     };
     let fault = fault(failure);

@@ -16,8 +16,10 @@ use std::{
     time::Duration,
 };
 
-use mooncake_proto::master::answer::Answer as Reply;
+use mooncake_proto::master::{self as proto, answer::Answer as Reply};
 use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use tokio::sync::oneshot;
 
 pub(crate) use clock::epoch_by_date;
 pub use session::SessionStream;
@@ -34,7 +36,7 @@ use self::{answer::Terms, clock::Clock, sessions::Sessions};
 use crate::{
     Time,
     metrics::Traffic,
-    state::{Answer, Command, Counters, Effect, Operation, State},
+    state::{Answer, Caller, Command, Counters, Effect, Operation, State},
 };
 
 /// How often the state machine looks for what is over.
@@ -65,6 +67,7 @@ impl MasterService {
                 state: Mutex::new(state),
                 clock: Clock::start(),
                 sessions: Sessions::default(),
+                promised: Mutex::default(),
                 traffic: Traffic::default(),
                 terms,
                 stopping: AtomicBool::new(false),
@@ -78,7 +81,9 @@ impl MasterService {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            self.shared.apply(&Command::Tick);
+            while let Answer::Ticked { more: true } = self.shared.apply(&Command::Tick) {
+                tokio::task::yield_now().await;
+            }
         }
     }
 
@@ -93,6 +98,8 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     clock: Clock,
     sessions: Sessions,
+    /// Single calls that wait for their answers, by ticket.
+    promised: Mutex<FxHashMap<u64, oneshot::Sender<Answer>>>,
     traffic: Traffic,
     terms: Terms,
     stopping: AtomicBool,
@@ -102,6 +109,27 @@ impl Shared {
     pub(crate) fn apply(&self, command: &Command) -> Answer {
         let mut answers = self.apply_all(std::iter::once(command));
         answers.pop().expect("one command has one answer")
+    }
+
+    /// The answer, or where it will come.
+    fn apply_waited(&self, command: &Command) -> Result<Answer, oneshot::Receiver<Answer>> {
+        let mut effects = Vec::new();
+        let answer = {
+            let mut state = self.state.lock();
+            let applied = state.apply(self.clock.now(), command);
+            effects.extend(applied.effects);
+            match applied.answer {
+                Answer::Later { ticket } => {
+                    let (sender, receiver) = oneshot::channel();
+                    // While the state is locked it cannot come.
+                    self.promised.lock().insert(ticket, sender);
+                    Err(receiver)
+                }
+                answer => Ok(answer),
+            }
+        };
+        self.tell(effects);
+        answer
     }
 
     /// Applies commands in order, with no other in between.
@@ -118,11 +146,41 @@ impl Shared {
                 effects.extend(applied.effects);
             }
         }
-        if !effects.is_empty() {
-            let untold = self.sessions.invalidate(&effects);
-            self.traffic.untold_invalidations.inc_by(untold);
-        }
+        self.tell(effects);
         answers
+    }
+
+    /// Lets others know what concerns them.
+    fn tell(&self, effects: Vec<Effect>) {
+        if effects.is_empty() {
+            return;
+        }
+        let untold = self.sessions.invalidate(&effects);
+        self.traffic.untold_invalidations.inc_by(untold);
+        for effect in effects {
+            let Effect::Settled {
+                ticket,
+                caller,
+                operation,
+                answer,
+            } = effect
+            else {
+                continue;
+            };
+            match caller {
+                Caller::Session { client, number } => {
+                    let answer = Some(self.reply(&operation, answer));
+                    let answer = proto::Answer { number, answer };
+                    self.sessions.answer(client, answer);
+                }
+                Caller::Unary { .. } => {
+                    if let Some(waiting) = self.promised.lock().remove(&ticket) {
+                        // The caller may be gone.
+                        let _ = waiting.send(answer);
+                    }
+                }
+            }
+        }
     }
 
     fn reply(&self, operation: &Operation, answer: Answer) -> Reply {
@@ -154,6 +212,7 @@ impl Shared {
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
         self.sessions.stop();
+        self.promised.lock().clear();
     }
 
     fn is_stopping(&self) -> bool {

@@ -3,7 +3,7 @@
 use mooncake_proto::master::{self as proto, operation::Operation as Request};
 
 use crate::state::{
-    ClientId, Failure, Incarnation, Key, ListObjects, Operation, PutStart, SegmentId,
+    ClientId, Failure, Incarnation, Key, ListObjects, Operation, PutStart, Remove, SegmentId,
     SegmentIdentity,
 };
 
@@ -27,10 +27,12 @@ pub fn operation(
         Request::PutStart(request) => request.items.len(),
         Request::Release(request) => request.leases.len(),
         Request::Remove(request) => request.items.len(),
-        Request::ListObjects(_)
+        Request::Goodbye(_)
+        | Request::ListObjects(_)
         | Request::ListSegments(_)
         | Request::MountSegment(_)
         | Request::Ping(_)
+        | Request::RemoveAll(_)
         | Request::UnmountSegment(_) => 0,
     };
     if count > MAX_BATCH {
@@ -40,6 +42,9 @@ pub fn operation(
     Ok(match request {
         Request::Describe(request) => Operation::Describe(keys(request.keys)),
         Request::Exist(request) => Operation::Exist(keys(request.keys)),
+        Request::Goodbye(request) => Operation::Goodbye {
+            quiet: request.quiet,
+        },
         Request::ListObjects(request) => Operation::ListObjects(ListObjects {
             prefix: Key(request.prefix),
             after: Key(request.after),
@@ -59,17 +64,25 @@ pub fn operation(
                 .collect(),
             replicas: request.replicas,
             preferred: request.preferred_segments,
+            avoided: request
+                .avoided_segments
+                .iter()
+                .map(|id| segment_id(id))
+                .collect::<Result<_, _>>()?,
+            upsert: request.upsert,
             draw: draw(),
         }),
         Request::Release(request) => Operation::Release(request.leases),
         Request::Remove(request) => {
             let items = request.items.into_iter();
-            Operation::Remove(
-                items
+            Operation::Remove(Remove {
+                items: items
                     .map(|item| (Key(item.key), item.incarnation.map(incarnation)))
                     .collect(),
-            )
+                barrier: request.barrier,
+            })
         }
+        Request::RemoveAll(_) => Operation::RemoveAll,
         Request::UnmountSegment(request) => Operation::Unmount(segment_id(&request.id)?),
     })
 }

@@ -222,6 +222,8 @@ fn perform(
     for (number, command) in commands {
         let answer = match command {
             Ok(Command::Perform { operation, .. }) => match answers.next() {
+                // Comes on its own when it is there.
+                Some(state::Answer::Later { .. }) => continue,
                 Some(answer) => shared.reply(&operation, answer),
                 None => unreachable!("each command has its answer"),
             },

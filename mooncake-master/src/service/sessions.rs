@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mooncake_proto::master::{Event, Invalidate, InvalidatedObject, event};
+use mooncake_proto::master::{Answer, Event, Invalidate, InvalidatedObject, event};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::sync::{mpsc, oneshot};
@@ -99,17 +99,35 @@ impl Sessions {
         self.open.lock().streams.len()
     }
 
+    /// Gives a client an answer that it waits for. One that does not read is sent away: it comes
+    /// back, asks again and is answered then.
+    pub(crate) fn answer(&self, client: ClientId, answer: Answer) {
+        let mut open = self.open.lock();
+        let Some(entry) = open.streams.get(&client) else {
+            return;
+        };
+        let event = Event {
+            event: Some(event::Event::Answer(answer)),
+        };
+        if entry.events.try_send(event).is_err()
+            && let Some(entry) = open.streams.remove(&client)
+        {
+            // It may have ended by itself.
+            let _ = entry.fence.send("the client does not read its answers");
+        }
+    }
+
     /// Tells those who may be reading what is gone; how many could not be told.
     pub(crate) fn invalidate(&self, effects: &[Effect]) -> u64 {
         let mut gone: Vec<(&Arc<str>, InvalidatedObject)> = Vec::new();
         for effect in effects {
-            let Effect::Invalidate {
+            if let Effect::Invalidate {
                 tenant,
                 key,
                 incarnation: of,
-                leased,
-            } = effect;
-            if *leased {
+                leased: true,
+            } = effect
+            {
                 let object = InvalidatedObject {
                     key: key.0.clone(),
                     incarnation: Some(incarnation(*of)),

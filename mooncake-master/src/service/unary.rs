@@ -10,10 +10,10 @@ use mooncake_proto::{
 use tonic::{Response, Status, Streaming, async_trait};
 
 use super::{MasterService, SessionStream, answer::refusal, request};
-use crate::state::{Caller, ClientId, Command};
+use crate::state::{Caller, ClientId, Command, Failure};
 
 impl MasterService {
-    fn call(&self, client: u64, tenant: String, request: Request) -> Reply {
+    async fn call(&self, client: u64, tenant: String, request: Request) -> Reply {
         let caller = Caller::Unary {
             client: ClientId(client),
             tenant,
@@ -23,7 +23,13 @@ impl MasterService {
             Err(failure) => return refusal(failure),
         };
         let command = Command::Perform { caller, operation };
-        let answer = self.shared.apply(&command);
+        let answer = match self.shared.apply_waited(&command) {
+            Ok(answer) => answer,
+            Err(promised) => match promised.await {
+                Ok(answer) => answer,
+                Err(_) => return refusal(Failure::Fenced),
+            },
+        };
         match &command {
             Command::Perform { operation, .. } => self.shared.reply(operation, answer),
             _ => unreachable!("it was built above"),
@@ -67,7 +73,7 @@ macro_rules! calls {
                 let client: fn(&proto::$request) -> u64 = $client;
                 let tenant: fn(&proto::$request) -> &str = $tenant;
                 let (client, tenant) = (client(&request), tenant(&request).to_owned());
-                expect!(self.call(client, tenant, Request::$kind(request)), $kind)
+                expect!(self.call(client, tenant, Request::$kind(request)).await, $kind)
             })*
         }
     };
@@ -81,6 +87,7 @@ calls! {
     release: Release(ReleaseRequest) -> ReleaseResponse as |_| 0, |_| "";
     exist: Exist(ExistRequest) -> ExistResponse as |_| 0, |r| &r.tenant;
     remove: Remove(RemoveRequest) -> RemoveResponse as |_| 0, |r| &r.tenant;
+    remove_all: RemoveAll(RemoveAllRequest) -> RemoveAllResponse as |_| 0, |r| &r.tenant;
     describe: Describe(DescribeRequest) -> DescribeResponse as |_| 0, |r| &r.tenant;
     list_objects: ListObjects(ListObjectsRequest) -> ListObjectsResponse as |_| 0, |r| &r.tenant;
     list_segments: ListSegments(ListSegmentsRequest) -> ListSegmentsResponse as |_| 0, |_| "";
@@ -89,4 +96,5 @@ calls! {
     unmount_segment: UnmountSegment(UnmountSegmentRequest) -> UnmountSegmentResponse
         as |r| r.client_incarnation, |_| "";
     ping: Ping(PingRequest) -> PingResponse as |r| r.client_incarnation, |_| "";
+    goodbye: Goodbye(GoodbyeRequest) -> GoodbyeResponse as |r| r.client_incarnation, |_| "";
 }

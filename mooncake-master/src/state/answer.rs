@@ -16,7 +16,7 @@ pub enum Answer {
     /// To commands that have nothing to tell.
     Done,
     /// To [`Exist`](super::Operation::Exist).
-    Exist(Vec<Result<bool, Failure>>),
+    Exist(Vec<Result<Existence, Failure>>),
     /// To [`Hello`](super::Command::Hello).
     Hello {
         /// The client's state is still here, and the client knows of this life of it.
@@ -24,6 +24,11 @@ pub enum Answer {
     },
     /// To operations on keys that have only success to tell.
     Keys(Vec<Result<(), Failure>>),
+    /// The answer comes by [`Effect::Settled`](super::Effect::Settled).
+    Later {
+        /// Names it there.
+        ticket: u64,
+    },
     /// To [`Lookup`](super::Operation::Lookup).
     Looked {
         /// Where the objects lie.
@@ -45,6 +50,11 @@ pub enum Answer {
     },
     /// The command as a whole failed.
     Refused(Failure),
+    /// To [`RemoveAll`](super::Operation::RemoveAll).
+    Removed {
+        /// Objects that could be read before.
+        objects: u64,
+    },
     /// To [`ListSegments`](super::Operation::ListSegments).
     Segments {
         /// Each of them.
@@ -54,6 +64,11 @@ pub enum Answer {
     },
     /// To [`PutStart`](super::Operation::PutStart).
     Started(Located<Object>),
+    /// To [`Tick`](super::Command::Tick).
+    Ticked {
+        /// There is work that should not wait for the next one.
+        more: bool,
+    },
 }
 
 /// Results that refer to segments by their place in a table.
@@ -63,6 +78,15 @@ pub struct Located<T> {
     pub results: Vec<Result<T, Failure>>,
     /// What [`Replica::Memory`] refers to.
     pub segments: Vec<SegmentHandle>,
+}
+
+/// Whether an object can be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Existence {
+    /// Now.
+    pub exists: bool,
+    /// And for so long, unless it is removed; zero: nothing is promised.
+    pub held: Duration,
 }
 
 /// An object and where it lies.

@@ -70,6 +70,13 @@ impl Answers {
         }
     }
 
+    /// The answer has come that was promised.
+    pub(crate) fn replace(&mut self, number: u64, answer: Answer) {
+        if let Ok(at) = self.place(number) {
+            self.kept[at].1 = answer;
+        }
+    }
+
     pub(crate) fn acknowledge_below(&mut self, number: u64) {
         self.acknowledged_below = self.acknowledged_below.max(number);
         while self.kept.front().is_some_and(|(n, _)| *n < number) {

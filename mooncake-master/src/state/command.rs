@@ -65,8 +65,13 @@ pub enum Caller {
 pub enum Operation {
     /// What is known about objects; no lease, and no use of them.
     Describe(Vec<Key>),
-    /// Which objects could be read.
+    /// Which objects could be read. They are reserved, so that a read that follows finds them.
     Exist(Vec<Key>),
+    /// The client ends its session. `quiet`: no byte of its reads and writes moves any more.
+    Goodbye {
+        /// See above.
+        quiet: bool,
+    },
     /// A page of the tenant's objects, ordered by key.
     ListObjects(ListObjects),
     /// All mounted segments.
@@ -86,7 +91,10 @@ pub enum Operation {
     /// Ends leases.
     Release(Vec<u64>),
     /// Deletes objects, those of an incarnation if it is named.
-    Remove(Vec<(Key, Option<Incarnation>)>),
+    Remove(Remove),
+    /// Deletes all objects of the tenant that were put, or begun, before this. Answered when nobody
+    /// can read any of them.
+    RemoveAll,
     /// Takes a segment's memory out of the store.
     Unmount(SegmentId),
 }
@@ -100,10 +108,12 @@ impl Operation {
             | Self::PutRevoke(_)
             | Self::PutStart(_)
             | Self::Remove(_)
+            | Self::RemoveAll
             | Self::Unmount(_) => true,
-            // A second lease costs no more than its time; a second release, nothing.
+            // A second lease costs no more than its time; a second release or goodbye, nothing.
             Self::Describe(_)
             | Self::Exist(_)
+            | Self::Goodbye { .. }
             | Self::ListObjects(_)
             | Self::ListSegments
             | Self::Lookup(_)
@@ -122,8 +132,21 @@ pub struct PutStart {
     pub replicas: u32,
     /// Names of segments to try first.
     pub preferred: Vec<String>,
+    /// Segments to try last.
+    pub avoided: Vec<SegmentId>,
+    /// A complete object is no obstacle: it stays until this put has ended, which replaces it.
+    pub upsert: bool,
     /// Drawn by the service: the state machine has no randomness of its own.
     pub draw: u64,
+}
+
+/// See [`Operation::Remove`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Remove {
+    /// Keys, and the only incarnation that is meant.
+    pub items: Vec<(Key, Option<Incarnation>)>,
+    /// Answered only when nobody can read what was removed.
+    pub barrier: bool,
 }
 
 /// See [`Operation::ListObjects`].

@@ -72,6 +72,13 @@ impl Leases {
         Some(self.end(at.slot))
     }
 
+    /// Ends all leases of a holder; what they covered.
+    pub(crate) fn release_all(&mut self, holder: ClientId) -> Vec<Covered> {
+        let held = self.all.iter().filter(|(_, lease)| lease.holder == holder);
+        let slots: Vec<_> = held.map(|(slot, _)| slot).collect();
+        slots.into_iter().map(|slot| self.end(slot)).collect()
+    }
+
     /// Ends one lease whose time is over; what it covered.
     pub(crate) fn expire(&mut self, now: Time) -> Option<Covered> {
         let slot = self.order.back;

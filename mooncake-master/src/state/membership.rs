@@ -113,6 +113,27 @@ impl State {
         Ok(Answer::Done)
     }
 
+    /// The client ends its session. What it began is cancelled, what it brought is unmounted.
+    pub(super) fn goodbye(&mut self, now: Time, id: ClientId, quiet: bool) -> Answer {
+        self.drop_client(now, id);
+        if quiet {
+            for covered in self.leases.release_all(id) {
+                self.uncover(now, &covered);
+            }
+            self.quieten_puts_of(now, id);
+        }
+        Answer::Done
+    }
+
+    /// Forgets a client with what it began and brought.
+    fn drop_client(&mut self, now: Time, id: ClientId) {
+        self.clients.all.remove(&id);
+        for slot in self.segments.owned_by(id) {
+            self.drop_segment(now, slot);
+        }
+        self.drop_puts_of(now, id);
+    }
+
     pub(super) fn list_segments(&self, now: Time) -> Vec<SegmentUsage> {
         let usage = |mounted: &super::segments::Mounted| SegmentUsage {
             segment: mounted.identity.clone(),
@@ -132,12 +153,8 @@ impl State {
     /// Drops what silent clients brought and began. Their leases end by themselves.
     pub(super) fn expire_clients(&mut self, now: Time) {
         for id in self.clients.expired(now, self.settings.client_ttl) {
-            self.clients.all.remove(&id);
             self.totals.expired_clients += 1;
-            for slot in self.segments.owned_by(id) {
-                self.drop_segment(now, slot);
-            }
-            self.drop_puts_of(now, id);
+            self.drop_client(now, id);
         }
         for id in self.clients.suspicious(now, self.settings.suspect_after) {
             self.suspect(id);

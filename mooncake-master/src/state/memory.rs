@@ -3,8 +3,10 @@
 use smallvec::SmallVec;
 
 use super::{
-    ClientId, Effect, Failure, Key, Replica, Replicas, State, leases::Covered, objects::Phase,
-    segments::Wish,
+    ClientId, Effect, Failure, Key, Replica, Replicas, State,
+    leases::Covered,
+    objects::Phase,
+    segments::{Useful, Wish},
 };
 use crate::{
     Time,
@@ -15,6 +17,9 @@ use crate::{
 
 /// Objects evicted for a watermark in one step, so that no step takes long.
 const EVICTIONS_A_STEP: usize = 1024;
+
+/// Objects in segments of no use that eviction passes over, for the same reason.
+const PASSED_OVER: usize = 1024;
 
 impl State {
     /// Takes a body out of sight. Its memory is free at once unless somebody reads it.
@@ -105,17 +110,34 @@ impl State {
                 continue;
             }
             if matches!(body.phase, Phase::Complete { .. }) {
-                self.objects.recency.unpark(&mut self.objects.bodies, slot);
+                self.unpark(slot);
             } else {
+                self.unread(slot);
                 self.free_if_quiet(now, slot);
             }
         }
     }
 
-    /// Ends leases, holds and puts whose time is over.
+    fn unpark(&mut self, slot: u32) {
+        let objects = &mut self.objects;
+        if !objects.bodies[slot].is_kept() {
+            objects.recency.unpark(&mut objects.bodies, slot);
+        }
+    }
+
+    /// Ends leases, reservations, holds and puts whose time is over.
     pub(super) fn expire_memory(&mut self, now: Time) {
         while let Some(covered) = self.leases.expire(now) {
             self.uncover(now, &covered);
+        }
+        let period = self.settings.exist_reservation;
+        loop {
+            let objects = &mut self.objects;
+            let reservations = &mut objects.reservations;
+            let Some(slot) = reservations.expire(&mut objects.bodies, now, period) else {
+                break;
+            };
+            self.unpark(slot);
         }
         while let Some(&(until, at)) = self.held.first()
             && until <= now
@@ -132,6 +154,18 @@ impl State {
                 }
                 _ => break,
             }
+        }
+    }
+
+    /// A client says that nothing of its cancelled puts moves any more.
+    pub(super) fn quieten_puts_of(&mut self, now: Time, id: ClientId) {
+        let theirs = |at: &Ref| match self.objects.bodies[at.slot].phase {
+            Phase::Gone { put: Some(put) } => self.objects.put(put).writer == id,
+            _ => false,
+        };
+        let held = self.held.iter().map(|(_, at)| *at);
+        for at in held.filter(theirs).collect::<Vec<_>>() {
+            self.quieten(now, at);
         }
     }
 
@@ -181,6 +215,7 @@ impl State {
         if body.replicas.len() == before {
             return false;
         }
+        self.objects.reservations.shrink(body, before);
         let reachable = body.leases > 0 || !matches!(body.phase, Phase::Complete { .. });
         let empty = body.replicas.is_empty();
         self.segments.lose(lost, gone);
@@ -215,8 +250,11 @@ impl State {
                 });
             }
         }
+        let useful = self.segments.useful(wish);
         while placed.is_empty() {
-            let freed = self.evict_oldest().ok_or(Failure::NoSpace { length })?;
+            let freed = self
+                .evict_oldest(Some(&useful))
+                .ok_or(Failure::NoSpace { length })?;
             if freed.iter().any(|&slot| self.segments.fits(slot, length)) {
                 placed = self.segments.place(wish);
             }
@@ -239,39 +277,62 @@ impl State {
             if self.drain.goal(marks, fill) == 0 {
                 return;
             }
-            if self.evict_oldest().is_none() {
+            if self.evict_oldest(None).is_none() {
                 self.drain.give_up();
                 return;
             }
         }
     }
 
-    /// Evicts the least recently used object without a lease; the segments where memory came free.
-    fn evict_oldest(&mut self) -> Option<SmallVec<[u32; 2]>> {
-        loop {
-            let slot = self.objects.recency.oldest()?;
-            if self.objects.bodies[slot].leases > 0 {
-                self.objects.recency.park(&mut self.objects.bodies, slot);
-                continue;
-            }
-            self.objects.forget(slot);
-            let body = self.objects.bodies.remove(slot);
-            let mut freed = SmallVec::new();
-            let before = self.segments.live_bytes;
-            for (segment, offset) in body.extents() {
-                self.segments.release(segment, offset, body.length);
-                freed.push(segment);
-            }
+    /// Evicts the least recently used object that nothing keeps, of those in useful segments if one
+    /// is near; the segments where memory came free.
+    fn evict_oldest(&mut self, useful: Option<&Useful>) -> Option<SmallVec<[u32; 2]>> {
+        let slot = self.oldest(useful)?;
+        let doomed = self.objects.is_doomed(&self.objects.bodies[slot]);
+        self.objects.forget(slot);
+        let body = self.objects.bodies.remove(slot);
+        let mut freed = SmallVec::new();
+        let before = self.segments.live_bytes;
+        for (segment, offset) in body.extents() {
+            self.segments.release(segment, offset, body.length);
+            freed.push(segment);
+        }
+        if !doomed {
             self.totals.evicted_objects += 1;
             self.totals.evicted_bytes += before - self.segments.live_bytes;
-            self.effects.push(Effect::Invalidate {
-                tenant: self.tenants.name(body.tenant).clone(),
-                key: Key::from(body.key),
-                incarnation: body.incarnation,
-                leased: false,
-            });
-            return Some(freed);
         }
+        self.effects.push(Effect::Invalidate {
+            tenant: self.tenants.name(body.tenant).clone(),
+            key: Key::from(body.key),
+            incarnation: body.incarnation,
+            leased: false,
+        });
+        Some(freed)
+    }
+
+    fn oldest(&mut self, useful: Option<&Useful>) -> Option<u32> {
+        let mut next = self.objects.recency.oldest();
+        let mut passed = None;
+        let mut steps = 0;
+        while let Some(slot) = next {
+            let objects = &mut self.objects;
+            next = objects.recency.younger(&objects.bodies, slot);
+            let body = &objects.bodies[slot];
+            if body.is_kept() {
+                objects.recency.park(&mut objects.bodies, slot);
+                continue;
+            }
+            let helps = useful.is_none_or(|useful| useful.any(body.extents()));
+            if helps {
+                return Some(slot);
+            }
+            passed.get_or_insert(slot);
+            steps += 1;
+            if steps == PASSED_OVER {
+                break;
+            }
+        }
+        passed
     }
 
     fn invalidate(&mut self, slot: u32) {

@@ -14,6 +14,7 @@
 //! *quarantine*.
 
 mod answer;
+mod barriers;
 mod clients;
 mod command;
 mod hash;
@@ -26,20 +27,24 @@ mod put;
 mod read;
 mod recency;
 mod remove;
+mod reservations;
 mod segments;
 mod settings;
 mod tenants;
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    sync::Arc,
+};
 
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
 pub use answer::{
-    Answer, Description, Failure, ListedObject, LocalDiskReplica, Located, Object, RemoteReplica,
-    Replica, Replicas, SegmentHandle, SegmentIdentity, SegmentUsage,
+    Answer, Description, Existence, Failure, ListedObject, LocalDiskReplica, Located, Object,
+    RemoteReplica, Replica, Replicas, SegmentHandle, SegmentIdentity, SegmentUsage,
 };
-pub use command::{Caller, Command, ListObjects, Operation, PutStart};
+pub use command::{Caller, Command, ListObjects, Operation, PutStart, Remove};
 pub use ids::{
     ClientId, DEFAULT_TENANT, Incarnation, Key, MAX_KEY_BYTES, MAX_NAME_BYTES, MAX_TENANT_BYTES,
     SegmentId,
@@ -47,9 +52,10 @@ pub use ids::{
 pub use read::MAX_PAGE;
 pub use settings::Settings;
 
+pub(crate) use self::reservations::MAX_RESERVATION;
 use self::{
-    clients::Clients, leases::Leases, objects::Objects, segments::Segments, tenants::TenantId,
-    tenants::Tenants,
+    barriers::Barriers, clients::Clients, leases::Leases, objects::Objects, recency::Use,
+    remove::Sweep, segments::Segments, tenants::TenantId, tenants::Tenants,
 };
 use crate::{Time, evict::Drain, slab::Ref};
 
@@ -63,7 +69,7 @@ pub struct Applied {
 }
 
 /// Something that others than the caller should hear of.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Effect {
     /// An object that could be read is gone.
@@ -76,6 +82,17 @@ pub enum Effect {
         incarnation: Incarnation,
         /// Somebody may be reading it.
         leased: bool,
+    },
+    /// The answer has come that was promised by [`Answer::Later`].
+    Settled {
+        /// As it was promised.
+        ticket: u64,
+        /// Who waits for it.
+        caller: Caller,
+        /// What it answers.
+        operation: Operation,
+        /// It.
+        answer: Answer,
     },
 }
 
@@ -96,6 +113,12 @@ pub struct Counters {
     pub segments: u64,
     /// Granted and not over.
     pub leases: u64,
+    /// Objects that `exist` promised to keep for a moment.
+    pub reservations: u64,
+    /// Of these.
+    pub reserved_bytes: u64,
+    /// Removes that wait for readers.
+    pub waiting_removes: u64,
     /// Alive.
     pub clients: u64,
     /// Of these, those that are silent or whose stream has ended.
@@ -136,7 +159,9 @@ pub struct State {
     cancelled: FxHashMap<u64, Ref>,
     drain: Drain,
     /// The latest place in the order of uses that was given out.
-    last_use: Time,
+    last_use: Use,
+    barriers: Barriers,
+    sweeps: VecDeque<Sweep>,
     totals: Totals,
     effects: Vec<Effect>,
 }
@@ -157,7 +182,9 @@ impl State {
             held: BTreeSet::new(),
             cancelled: FxHashMap::default(),
             drain: Drain::default(),
-            last_use: Time::ZERO,
+            last_use: Use::default(),
+            barriers: Barriers::default(),
+            sweeps: VecDeque::new(),
             totals: Totals::default(),
             effects: Vec::new(),
         }
@@ -183,6 +210,9 @@ impl State {
             capacity_bytes: self.segments.capacity,
             segments: self.segments.len() as u64,
             leases: self.leases.len() as u64,
+            reservations: self.objects.reservations.count,
+            reserved_bytes: self.objects.reservations.bytes,
+            waiting_removes: self.barriers.len() as u64,
             clients: self.clients.all.len() as u64,
             suspect_clients: self
                 .clients
@@ -216,10 +246,9 @@ impl State {
                 Answer::Done
             }
             Command::Perform { caller, operation } => self.perform(now, caller, operation),
-            Command::Tick => {
-                self.tick(now);
-                Answer::Done
-            }
+            Command::Tick => Answer::Ticked {
+                more: self.tick(now),
+            },
         };
         Applied {
             answer,
@@ -240,12 +269,12 @@ impl State {
                     return Answer::Refused(Failure::Fenced);
                 }
                 if !operation.mutates() {
-                    return self.operate(now, *id, tenant, operation);
+                    return self.operate(now, caller, *id, tenant, operation);
                 }
                 if let Some(answer) = client.answers().recall(*number) {
                     return answer;
                 }
-                let answer = self.operate(now, *id, tenant, operation);
+                let answer = self.operate(now, caller, *id, tenant, operation);
                 if let Some(client) = self.clients.all.get_mut(id) {
                     client.answers().keep(*number, answer.clone());
                 }
@@ -257,7 +286,7 @@ impl State {
                     _ => self.tenants.find(tenant),
                 };
                 match tenant {
-                    Ok(tenant) => self.operate(now, *client, tenant, operation),
+                    Ok(tenant) => self.operate(now, caller, *client, tenant, operation),
                     Err(failure) => Answer::Refused(failure),
                 }
             }
@@ -268,13 +297,15 @@ impl State {
     fn operate(
         &mut self,
         now: Time,
+        caller: &Caller,
         client: ClientId,
         tenant: Option<TenantId>,
         operation: &Operation,
     ) -> Answer {
         match operation {
             Operation::Describe(keys) => Answer::Described(self.describe(now, tenant, keys)),
-            Operation::Exist(keys) => Answer::Exist(self.exist(tenant, keys)),
+            Operation::Exist(keys) => Answer::Exist(self.exist(now, tenant, keys)),
+            Operation::Goodbye { quiet } => self.goodbye(now, client, *quiet),
             Operation::ListObjects(page) => self.list_objects(tenant, page),
             Operation::ListSegments => Answer::Segments {
                 segments: self.list_segments(now),
@@ -298,21 +329,23 @@ impl State {
                 }
                 Answer::Done
             }
-            Operation::Remove(items) => Answer::Keys(self.remove(now, tenant, items)),
+            Operation::Remove(remove) => self.remove(now, caller, tenant, remove),
+            Operation::RemoveAll => self.remove_all(now, caller, tenant),
             Operation::Unmount(id) => answer_of(self.unmount(now, client, *id)),
         }
     }
 
-    fn tick(&mut self, now: Time) {
+    fn tick(&mut self, now: Time) -> bool {
         self.expire_clients(now);
         self.expire_memory(now);
         self.segments.forget_retired(now);
         self.evict_to_watermark();
+        self.sweep(now)
     }
 
-    /// A place in the order of uses, later than all before: the time, made unique.
-    fn next_use(&mut self, now: Time) -> Time {
-        self.last_use = now.max(Time(self.last_use.0 + 1));
+    /// A place in the order of uses, later than all before.
+    fn next_use(&mut self, now: Time) -> Use {
+        self.last_use = Use::after(self.last_use, now);
         self.last_use
     }
 }

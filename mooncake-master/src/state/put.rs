@@ -4,6 +4,7 @@ use super::{
     Answer, ClientId, Failure, Incarnation, Key, Located, Object, PutStart, State, check_key,
     hash::spread,
     objects::{Body, Phase, Put, PutSlot},
+    reservations::Stamp,
     segments::{Table, Wish},
     tenants::TenantId,
 };
@@ -35,7 +36,14 @@ impl State {
                 put.preferred.len()
             )));
         }
+        if put.avoided.len() > MAX_REPLICAS as usize {
+            return Err(Failure::invalid(format!(
+                "at most {MAX_REPLICAS} segments can be avoided, not {}",
+                put.avoided.len()
+            )));
+        }
         let tenant = tenant.expect("a tenant is known once something is put under it");
+        let first = self.sequence + 1;
         let mut draw = put.draw;
         let mut table = Table::default();
         let mut results = Vec::with_capacity(put.items.len());
@@ -44,10 +52,17 @@ impl State {
                 strategy: self.settings.allocation_strategy,
                 draw: spread(&mut draw),
                 preferred: &put.preferred,
+                avoided: &put.avoided,
                 length: *length,
                 replicas: put.replicas.max(1),
             };
-            results.push(self.start(now, writer, tenant, key, &wish, &mut table));
+            let grant = Put {
+                writer,
+                deadline: now + self.settings.put_deadline,
+                first,
+            };
+            let key = (tenant, key, put.upsert);
+            results.push(self.start(now, grant, key, &wish, &mut table));
         }
         self.evict_to_watermark();
         Ok(Answer::Started(Located {
@@ -59,9 +74,8 @@ impl State {
     fn start(
         &mut self,
         now: Time,
-        writer: ClientId,
-        tenant: TenantId,
-        key: &Key,
+        grant: Put,
+        (tenant, key, upsert): (TenantId, &Key, bool),
         wish: &Wish<'_>,
         table: &mut Table,
     ) -> Result<Object, Failure> {
@@ -69,30 +83,32 @@ impl State {
         if wish.length == 0 {
             return Err(Failure::invalid("an object has at least 1 byte"));
         }
-        if let Some(slot) = self.objects.find(tenant, bytes) {
-            match self.objects.bodies[slot].phase {
-                Phase::Complete { .. } => return Err(Failure::ObjectExists),
-                Phase::Writing { put } => {
-                    let left = self.objects.put(put).deadline.since(now);
-                    if !left.is_zero() {
-                        return Err(Failure::PutInProgress { left });
-                    }
-                }
-                Phase::Gone { .. } => {}
+        let (complete, under_way) = self.stands_for(tenant, bytes);
+        if let Some(slot) = complete {
+            if !upsert {
+                return Err(Failure::ObjectExists);
+            }
+            // The version that is to be replaced should not make room for its successor.
+            let used = self.next_use(now);
+            let objects = &mut self.objects;
+            objects.recency.touch(&mut objects.bodies, slot, used);
+        }
+        if let Some(put) = under_way.and_then(|slot| self.objects.bodies[slot].put()) {
+            let left = self.objects.put(put).deadline.since(now);
+            if !left.is_zero() {
+                return Err(Failure::PutInProgress { left });
             }
         }
         let replicas = self.allocate(now, wish)?;
-        // Looked for again: making room may have ended the late put by itself.
-        if let Some(slot) = self.objects.find(tenant, bytes) {
+        // Looked for again: making room may have ended the late put, or evicted the object.
+        let (complete, under_way) = self.stands_for(tenant, bytes);
+        if let Some(slot) = under_way {
             self.totals.abandoned_puts += 1;
             self.cancel(now, slot);
         }
         self.sequence += 1;
-        let put = self.objects.open_put(Put {
-            writer,
-            deadline: now + self.settings.put_deadline,
-        });
-        let at = self.objects.start(Body {
+        let put = self.objects.open_put(grant);
+        let body = Body {
             key: bytes.into(),
             incarnation: Incarnation {
                 epoch: self.epoch,
@@ -103,12 +119,25 @@ impl State {
             phase: Phase::Writing { put },
             links: Links::LOOSE,
             tenant,
+            reservation: Stamp::default(),
             leases: 0,
-        });
+        };
+        let at = self.objects.start(body, complete);
         let segments = &self.segments;
         Ok(self
             .objects
             .view(at.slot, |slot| table.place(segments, slot)))
+    }
+
+    /// The body that can be read under the key, and the put of it that is under way.
+    pub(super) fn stands_for(&self, tenant: TenantId, key: &[u8]) -> (Option<u32>, Option<u32>) {
+        let Some(slot) = self.objects.find(tenant, key) else {
+            return (None, None);
+        };
+        match self.objects.bodies[slot].phase {
+            Phase::Complete { .. } => (Some(slot), self.objects.successor(slot)),
+            Phase::Gone { .. } | Phase::Writing { .. } => (None, Some(slot)),
+        }
     }
 
     pub(super) fn put_end(
@@ -144,6 +173,9 @@ impl State {
         match self.objects.bodies[slot].phase {
             Phase::Writing { put } => {
                 self.check_writer(put, caller)?;
+                if let Some(replaced) = self.predecessor(slot) {
+                    self.retire(now, replaced);
+                }
                 let used = self.next_use(now);
                 self.objects.complete_put(slot, used);
                 Ok(())
@@ -206,7 +238,7 @@ impl State {
         Ok(())
     }
 
-    /// The body of this incarnation, if the key stands for it now.
+    /// The body of this incarnation, if the key stands for it now or when its put ends.
     fn current(
         &self,
         tenant: Option<TenantId>,
@@ -214,7 +246,18 @@ impl State {
         incarnation: Incarnation,
     ) -> Result<Option<u32>, Failure> {
         let key = check_key(key)?;
-        let slot = tenant.and_then(|tenant| self.objects.find(tenant, key));
-        Ok(slot.filter(|&slot| self.objects.bodies[slot].incarnation == incarnation))
+        let Some(tenant) = tenant else {
+            return Ok(None);
+        };
+        let (complete, under_way) = self.stands_for(tenant, key);
+        let mut bodies = [complete, under_way].into_iter().flatten();
+        Ok(bodies.find(|&slot| self.objects.bodies[slot].incarnation == incarnation))
+    }
+
+    /// The complete body that a put under way will replace.
+    fn predecessor(&self, slot: u32) -> Option<u32> {
+        let body = &self.objects.bodies[slot];
+        let current = self.objects.find(body.tenant, &body.key)?;
+        (current != slot).then_some(current)
     }
 }

@@ -3,14 +3,14 @@
 use std::{cmp::Ordering, collections::BinaryHeap};
 
 use super::{
-    Answer, ClientId, Description, Failure, Key, ListObjects, ListedObject, Located, Object,
-    Replica, State, check_key,
+    Answer, ClientId, Description, Existence, Failure, Key, ListObjects, ListedObject, Located,
+    Object, Replica, State, check_key,
     leases::Covered,
     objects::{Body, Phase},
     segments::Table,
     tenants::TenantId,
 };
-use crate::Time;
+use crate::{Time, evict::share};
 
 /// Objects in one page of a list, at most.
 pub const MAX_PAGE: u32 = 1000;
@@ -70,13 +70,23 @@ impl State {
     }
 
     pub(super) fn exist(
-        &self,
+        &mut self,
+        now: Time,
         tenant: Option<TenantId>,
         keys: &[Key],
-    ) -> Vec<Result<bool, Failure>> {
-        keys.iter()
-            .map(|key| Ok(self.readable(tenant, key)?.is_some()))
-            .collect()
+    ) -> Vec<Result<Existence, Failure>> {
+        let period = self.settings.exist_reservation;
+        let limit = share(self.segments.capacity, self.settings.reserved_share);
+        let mut one = |key| {
+            let Some(slot) = self.readable(tenant, key)? else {
+                return Ok(Existence::default());
+            };
+            let objects = &mut self.objects;
+            let (reservations, bodies) = (&mut objects.reservations, &mut objects.bodies);
+            let held = reservations.reserve(bodies, slot, now, period, limit);
+            Ok(Existence { exists: true, held })
+        };
+        keys.iter().map(&mut one).collect()
     }
 
     pub(super) fn describe(
@@ -93,7 +103,7 @@ impl State {
                 .ok_or(Failure::ObjectNotFound)?;
             let body = &self.objects.bodies[slot];
             let (writing, last) = match body.phase {
-                Phase::Complete { used } => (false, used),
+                Phase::Complete { used } => (false, used.time()),
                 Phase::Gone { .. } | Phase::Writing { .. } => (true, now),
             };
             Ok(Description {
@@ -121,6 +131,7 @@ impl State {
         for (_, body) in self.objects.bodies.iter() {
             let wanted = Some(body.tenant) == tenant
                 && matches!(body.phase, Phase::Complete { .. })
+                && !self.objects.is_doomed(body)
                 && body.key.starts_with(&page.prefix.0)
                 && *body.key > *page.after.0;
             if wanted && (smallest.len() <= limit || smallest.peek() > Some(&ByKey(body))) {

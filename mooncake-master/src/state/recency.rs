@@ -11,6 +11,39 @@ use crate::{
     slab::{Ref, Slab},
 };
 
+/// A place in the order of uses: a time, and room for places between two of the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Use(u64);
+
+impl Use {
+    const ROOM: u32 = 16;
+
+    /// The first place at a time, but later than `last`.
+    pub(crate) fn after(last: Self, now: Time) -> Self {
+        let next = (last.0 >> Self::ROOM) + 1;
+        Self(now.0.max(next) << Self::ROOM)
+    }
+
+    /// The place of one time before.
+    fn before(self) -> Self {
+        Self(self.0.saturating_sub(1 << Self::ROOM))
+    }
+
+    /// When that was.
+    pub(crate) fn time(self) -> Time {
+        Time(self.0 >> Self::ROOM)
+    }
+
+    /// A place between two, if there is room: after one part of the gap, if not at once.
+    fn between(older: Self, younger: Self, parts: u64) -> Option<Self> {
+        let gap = younger.0 - older.0;
+        (gap > 1).then(|| Self(older.0 + (gap / parts).max(1)))
+    }
+}
+
+/// How far a put looks for others of its batch.
+const COMPANY: usize = 256;
+
 /// Marks a body that is set aside.
 const PARKED: Links = Links {
     prev: NONE - 1,
@@ -22,6 +55,8 @@ pub(crate) struct Recency {
     list: List,
     /// Where the latest parked body returned to: the next one's place is likely beside it.
     returned: Option<Ref>,
+    /// The latest put that took its place among others of its batch.
+    joined: Option<Ref>,
 }
 
 impl Recency {
@@ -29,6 +64,7 @@ impl Recency {
         Self {
             list: List::EMPTY,
             returned: None,
+            joined: None,
         }
     }
 
@@ -37,13 +73,65 @@ impl Recency {
         (self.list.back != NONE).then_some(self.list.back)
     }
 
-    /// Takes in a body whose use is the latest of all.
-    pub(crate) fn push_front(&mut self, bodies: &mut Slab<Body>, slot: u32) {
-        self.list.push_front(bodies, slot);
+    /// The next one after it.
+    pub(crate) fn younger(&self, bodies: &Slab<Body>, slot: u32) -> Option<u32> {
+        let younger = bodies[slot].links.prev;
+        (younger != NONE).then_some(younger)
+    }
+
+    /// Takes in the body of a put that ends. Of a batch the first key counts as the most recently
+    /// used, in whatever order and portions its puts end: of a chain of prefixes the longest, which
+    /// needs all others, is evicted before them. So the body goes behind those of its batch that
+    /// have ended and come before it, if these are the latest of all; else in front.
+    ///
+    /// `first` is the sequence number of the batch's first key.
+    pub(crate) fn join(&mut self, bodies: &mut Slab<Body>, slot: u32, first: u64, latest: Use) {
+        let own = bodies[slot].incarnation;
+        let before = |at: u32| {
+            let other = bodies[at].incarnation;
+            other.epoch == own.epoch && (first..own.sequence).contains(&other.sequence)
+        };
+        // Mostly the one behind it has just been taken in.
+        let neighbour = self
+            .joined
+            .and_then(|at| listed(bodies, at))
+            .filter(|&at| bodies[at].incarnation.sequence == own.sequence + 1)
+            .filter(|&at| bodies[at].links.prev != NONE && before(bodies[at].links.prev));
+        let (mut younger, mut older) = (NONE, self.list.front);
+        if let Some(neighbour) = neighbour {
+            (younger, older) = (bodies[neighbour].links.prev, neighbour);
+        } else {
+            for _ in 0..COMPANY {
+                if older == NONE || !before(older) {
+                    break;
+                }
+                (younger, older) = (older, bodies[older].links.next);
+            }
+        }
+        let place = (younger != NONE)
+            .then(|| {
+                let low = match older {
+                    NONE => used(bodies, younger).before(),
+                    older => used(bodies, older),
+                };
+                // Those that follow this neighbour one by one need one place each.
+                let part = if neighbour.is_some() { u64::MAX } else { 2 };
+                Use::between(low, used(bodies, younger), part)
+            })
+            .flatten();
+        if let Some(place) = place {
+            bodies[slot].phase = Phase::Complete { used: place };
+            self.list.insert(bodies, slot, younger, older);
+            self.joined = Some(bodies.reference(slot));
+        } else {
+            bodies[slot].phase = Phase::Complete { used: latest };
+            self.list.push_front(bodies, slot);
+            self.joined = None;
+        }
     }
 
     /// The body is used now, later than all others.
-    pub(crate) fn touch(&mut self, bodies: &mut Slab<Body>, slot: u32, used: Time) {
+    pub(crate) fn touch(&mut self, bodies: &mut Slab<Body>, slot: u32, used: Use) {
         self.remove(bodies, slot);
         bodies[slot].phase = Phase::Complete { used };
         self.list.push_front(bodies, slot);
@@ -57,13 +145,13 @@ impl Recency {
         }
     }
 
-    /// Sets a leased body aside.
+    /// Sets a body aside that must stay.
     pub(crate) fn park(&mut self, bodies: &mut Slab<Body>, slot: u32) {
         self.list.remove(bodies, slot);
         bodies[slot].links = PARKED;
     }
 
-    /// A body's last lease has ended.
+    /// Nothing keeps the body any more.
     pub(crate) fn unpark(&mut self, bodies: &mut Slab<Body>, slot: u32) {
         if bodies[slot].links != PARKED {
             return;
@@ -100,7 +188,7 @@ impl Recency {
     }
 }
 
-fn used(bodies: &Slab<Body>, slot: u32) -> Time {
+fn used(bodies: &Slab<Body>, slot: u32) -> Use {
     match bodies[slot].phase {
         Phase::Complete { used } => used,
         Phase::Gone { .. } | Phase::Writing { .. } => {

@@ -34,11 +34,22 @@ pub(crate) enum Mount {
     New,
 }
 
+/// See [`Segments::useful`].
+#[derive(Debug)]
+pub(crate) struct Useful(Vec<bool>);
+
+impl Useful {
+    pub(crate) fn any(&self, mut extents: impl Iterator<Item = (u32, u64)>) -> bool {
+        extents.any(|(slot, _)| self.0[slot as usize])
+    }
+}
+
 /// What is wanted for one object.
 pub(crate) struct Wish<'a> {
     pub(crate) strategy: AllocationStrategy,
     pub(crate) draw: u64,
     pub(crate) preferred: &'a [String],
+    pub(crate) avoided: &'a [SegmentId],
     pub(crate) length: u64,
     pub(crate) replicas: u32,
 }
@@ -228,16 +239,42 @@ impl Segments {
         mounted.live + mounted.quarantined
     }
 
-    /// Memory for as many of the wished replicas as fit, on segments of different names. A segment
-    /// whose owner is suspect is taken only if all are: what is put there may never arrive.
+    /// What speaks against a segment; those with less are taken. What is put where the owner is
+    /// suspect, or where the writer could not go, may never arrive.
+    fn doubts(&self, slot: u32, wish: &Wish<'_>) -> u8 {
+        let mounted = self.at(slot);
+        let avoided = wish.avoided.contains(&mounted.identity.id);
+        2 * u8::from(mounted.suspect) + u8::from(avoided)
+    }
+
+    fn least_doubts(&self, wish: &Wish<'_>) -> u8 {
+        let doubts = self.order.iter().map(|&slot| self.doubts(slot, wish));
+        doubts.min().unwrap_or(0)
+    }
+
+    /// The segments where memory that comes free could help.
+    pub(crate) fn useful(&self, wish: &Wish<'_>) -> Useful {
+        let least = self.least_doubts(wish);
+        let useful = |slot: u32| {
+            let mounted = self.slots.get(slot as usize)?.as_ref()?;
+            let size = mounted.extents.size_of(wish.length)?;
+            Some(size <= mounted.extents.capacity() && self.doubts(slot, wish) == least)
+        };
+        let slots = 0..self.slots.len() as u32;
+        let useful: Vec<_> = slots.map(|slot| useful(slot).unwrap_or(false)).collect();
+        Useful(useful)
+    }
+
+    /// Memory for as many of the wished replicas as fit, on segments of different names that have
+    /// the fewest doubts.
     pub(crate) fn place(&mut self, wish: &Wish<'_>) -> Replicas {
         let mut placed = Replicas::new();
-        let all_suspect = self.order.iter().all(|slot| self.is_suspect(*slot));
+        let least = self.least_doubts(wish);
         for name in wish.preferred {
             for at in 0..self.order.len() {
                 let slot = self.order[at];
                 let wanted = self.at(slot).identity.name == *name;
-                if wanted && (all_suspect || !self.is_suspect(slot)) {
+                if wanted && self.doubts(slot, wish) == least {
                     self.try_place(&mut placed, at, wish);
                 }
             }
@@ -246,7 +283,7 @@ impl Segments {
             if placed.len() >= wish.replicas as usize {
                 break;
             }
-            if all_suspect || !self.is_suspect(self.order[at]) {
+            if self.doubts(self.order[at], wish) == least {
                 self.try_place(&mut placed, at, wish);
             }
         }

@@ -16,6 +16,10 @@ pub struct Settings {
     pub suspect_after: Duration,
     /// How long a look-up's lease lasts.
     pub lease_ttl: Duration,
+    /// How long an object stays that `exist` found; zero: nothing is promised.
+    pub exist_reservation: Duration,
+    /// At most this share of the capacity is reserved at once.
+    pub reserved_share: f64,
     /// How long a put may take before another writer may take its key over.
     pub put_deadline: Duration,
     /// The longest budget of a write frame: after a put's deadline its writer's bytes may land for
@@ -43,6 +47,8 @@ impl Default for Settings {
             client_ttl: Duration::from_secs(10),
             suspect_after: Duration::from_secs(3),
             lease_ttl: Duration::from_secs(10),
+            exist_reservation: Duration::from_millis(500),
+            reserved_share: 0.10,
             put_deadline: Duration::from_secs(30),
             write_frame_budget: Duration::from_secs(30),
             hold_margin: Duration::from_secs(1),

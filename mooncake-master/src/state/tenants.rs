@@ -7,8 +7,8 @@ use super::{DEFAULT_TENANT, Failure, MAX_TENANT_BYTES};
 /// More are a mistake: each costs memory for the master's life.
 const MAX_TENANTS: usize = 65_536;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct TenantId(pub(crate) u32);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct TenantId(pub(crate) u16);
 
 #[derive(Debug, Default)]
 pub(crate) struct Tenants {
@@ -30,7 +30,7 @@ impl Tenants {
             let limit = MAX_TENANTS as u64;
             return Err(Failure::TooManyTenants { limit });
         }
-        let id = TenantId(self.names.len() as u32);
+        let id = TenantId(self.names.len() as u16);
         let name = Arc::<str>::from(name);
         self.names.push(Arc::clone(&name));
         self.ids.insert(name, id);

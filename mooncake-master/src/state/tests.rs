@@ -1,6 +1,9 @@
 //! Random lives of a store, whose books must balance after each step.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use proptest::prelude::*;
 
@@ -25,6 +28,7 @@ impl State {
         let (mut live, mut quarantined) = (0, 0);
         let mut held = 0;
         let (mut leases, mut listed, mut complete, mut writing) = (0, 0, 0, 0);
+        let (mut kept, mut reserved, mut doomed) = (0, 0, 0);
         for (slot, body) in &bodies {
             let size = body.length.next_multiple_of(64) * body.extents().count() as u64;
             leases += body.leases as usize;
@@ -42,7 +46,13 @@ impl State {
                         held += 1;
                     }
                 }
-                Phase::Complete { .. } => complete += 1,
+                Phase::Complete { .. } => {
+                    complete += 1;
+                    kept += u64::from(body.is_kept());
+                    if body.reservation.is_reserved() {
+                        reserved += body.length * body.replicas.len() as u64;
+                    }
+                }
                 Phase::Writing { .. } => {
                     writing += 1;
                     assert_eq!(body.leases, 0);
@@ -50,10 +60,20 @@ impl State {
             }
             if !matches!(body.phase, Phase::Gone { .. }) {
                 live += size;
-                assert_eq!(self.objects.find(body.tenant, &body.key), Some(*slot));
+                if self.objects.is_doomed(body) {
+                    doomed += 1;
+                } else {
+                    let (complete, under_way) = self.stands_for(body.tenant, &body.key);
+                    let of_phase = match body.phase {
+                        Phase::Writing { .. } => under_way,
+                        _ => complete,
+                    };
+                    assert_eq!(of_phase, Some(*slot), "{body:?}");
+                }
             }
         }
-        let mut last = Time(u64::MAX);
+        assert!(doomed == 0 || !self.sweeps.is_empty());
+        let mut last = Use::after(Use::default(), Time(u64::MAX >> 16));
         for slot in self.objects.recency.iter(&self.objects.bodies) {
             let Phase::Complete { used } = self.objects.bodies[slot].phase else {
                 panic!("a body that is not complete is in the order of use");
@@ -62,7 +82,11 @@ impl State {
             last = used;
             listed += 1;
         }
-        assert!(listed <= complete);
+        assert!(
+            listed <= complete && complete - listed <= kept,
+            "a body that nothing keeps is set aside"
+        );
+        assert_eq!(self.counters().reserved_bytes, reserved);
         assert_eq!(leases, self.leases.covered());
         assert_eq!((self.held.len(), self.cancelled.len()), (held, held));
         assert_eq!(self.objects.open_puts() as u64, writing + held as u64);
@@ -89,12 +113,15 @@ enum Step {
     Hello(u64),
     Mount(u64, u8, u32),
     Unmount(u64, u8),
-    PutStart(u64, Vec<(u8, u64)>, u32, u64),
+    PutStart(u64, Vec<(u8, u64)>, u32, u64, bool),
     PutEnd(u64, Vec<u8>),
     PutRevoke(u64, Vec<u8>),
     Lookup(u64, Vec<u8>),
     Release(u64, prop::sample::Index),
-    Remove(u64, Vec<u8>),
+    Exist(u64, Vec<u8>),
+    Remove(u64, Vec<u8>, bool),
+    RemoveAll(u64),
+    Goodbye(u64, bool),
     Again(prop::sample::Index),
 }
 
@@ -107,13 +134,16 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => client.clone().prop_map(Step::Hello),
         2 => (client.clone(), 1u8..4, 0u32..3).prop_map(|(c, s, g)| Step::Mount(c, s, g)),
         1 => (client.clone(), 1u8..4).prop_map(|(c, s)| Step::Unmount(c, s)),
-        12 => (client.clone(), items, 0u32..4, any::<u64>())
-            .prop_map(|(c, i, r, d)| Step::PutStart(c, i, r, d)),
+        12 => (client.clone(), items, 0u32..4, any::<u64>(), prop::bool::weighted(0.3))
+            .prop_map(|(c, i, r, d, u)| Step::PutStart(c, i, r, d, u)),
         10 => (client.clone(), keys()).prop_map(|(c, k)| Step::PutEnd(c, k)),
         2 => (client.clone(), keys()).prop_map(|(c, k)| Step::PutRevoke(c, k)),
         8 => (client.clone(), keys()).prop_map(|(c, k)| Step::Lookup(c, k)),
         6 => (client.clone(), any::<prop::sample::Index>()).prop_map(|(c, l)| Step::Release(c, l)),
-        2 => (client, keys()).prop_map(|(c, k)| Step::Remove(c, k)),
+        4 => (client.clone(), keys()).prop_map(|(c, k)| Step::Exist(c, k)),
+        2 => (client.clone(), keys(), any::<bool>()).prop_map(|(c, k, b)| Step::Remove(c, k, b)),
+        1 => client.clone().prop_map(Step::RemoveAll),
+        1 => (client, any::<bool>()).prop_map(|(c, q)| Step::Goodbye(c, q)),
         2 => any::<prop::sample::Index>().prop_map(Step::Again),
     ];
     prop::collection::vec(step, 1..120)
@@ -131,6 +161,8 @@ struct Driver {
     log: Vec<(Time, Command, Applied)>,
     puts: BTreeMap<u8, Incarnation>,
     leases: Vec<u64>,
+    /// Tickets of answers that were promised.
+    owed: BTreeSet<u64>,
 }
 
 impl Driver {
@@ -138,6 +170,14 @@ impl Driver {
         let applied = state.apply(self.now, &command);
         state.check_books();
         let answer = applied.answer.clone();
+        for effect in &applied.effects {
+            if let Effect::Settled { ticket, .. } = effect {
+                assert!(self.owed.remove(ticket), "an answer that was not promised");
+            }
+        }
+        if let Answer::Later { ticket } = answer {
+            self.owed.insert(ticket);
+        }
         self.log.push((self.now, command, applied));
         answer
     }
@@ -161,7 +201,7 @@ impl Driver {
             Step::Wait(ms) => {
                 for _ in 0..=ms / 1000 {
                     self.now += Duration::from_millis(ms.min(1000));
-                    self.apply(state, Command::Tick);
+                    while let Answer::Ticked { more: true } = self.apply(state, Command::Tick) {}
                 }
             }
             Step::Hello(client) => {
@@ -183,11 +223,13 @@ impl Driver {
             Step::Unmount(client, id) => {
                 self.perform(state, client, Operation::Unmount(SegmentId([id; 16])));
             }
-            Step::PutStart(client, items, replicas, draw) => {
+            Step::PutStart(client, items, replicas, draw, upsert) => {
                 let put = PutStart {
                     items: items.iter().map(|(k, length)| (key(*k), *length)).collect(),
                     replicas,
                     preferred: vec!["segment-2".to_owned()],
+                    avoided: vec![SegmentId([1; 16])],
+                    upsert,
                     draw,
                 };
                 let answer = self.perform(state, client, Operation::PutStart(put));
@@ -220,9 +262,19 @@ impl Driver {
                     self.perform(state, client, Operation::Release(vec![lease, 0]));
                 }
             }
-            Step::Remove(client, keys) => {
+            Step::Exist(client, keys) => {
+                let keys = keys.iter().map(|k| key(*k)).collect();
+                self.perform(state, client, Operation::Exist(keys));
+            }
+            Step::RemoveAll(client) => {
+                self.perform(state, client, Operation::RemoveAll);
+            }
+            Step::Goodbye(client, quiet) => {
+                self.perform(state, client, Operation::Goodbye { quiet });
+            }
+            Step::Remove(client, keys, barrier) => {
                 let items = keys.iter().map(|k| (key(*k), None)).collect();
-                self.perform(state, client, Operation::Remove(items));
+                self.perform(state, client, Operation::Remove(Remove { items, barrier }));
             }
             Step::Again(which) => {
                 if !self.log.is_empty() {
@@ -274,7 +326,9 @@ proptest! {
             (0, 0, 0, 0, 0)
         );
         prop_assert_eq!((end.used_bytes, end.quarantined_bytes, end.capacity_bytes), (0, 0, 0));
+        prop_assert_eq!((end.reservations, end.reserved_bytes, end.waiting_removes), (0, 0, 0));
         prop_assert_eq!(state.objects.bodies.len(), 0);
+        prop_assert!(driver.owed.is_empty(), "promised and not given: {:?}", driver.owed);
     }
 
     #[test]

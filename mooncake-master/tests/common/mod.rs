@@ -12,7 +12,7 @@ use mooncake_master::{
     Time,
     state::{
         Answer, Applied, Caller, ClientId, Command, Failure, Incarnation, Key, Object, Operation,
-        PutStart, SegmentId, SegmentIdentity, Settings, State,
+        PutStart, Remove, SegmentId, SegmentIdentity, Settings, State,
     },
 };
 
@@ -142,14 +142,14 @@ impl Store {
 
     pub(crate) fn exists(&mut self, client: u64, key: &str) -> bool {
         match self.ask(client, Operation::Exist(vec![self::key(key)])) {
-            Answer::Exist(results) => results[0].clone().unwrap(),
+            Answer::Exist(results) => results[0].clone().unwrap().exists,
             other => panic!("Exist answered {other:?}"),
         }
     }
 
     pub(crate) fn remove(&mut self, client: u64, key: &str) -> Result<(), Failure> {
         let items = vec![(self::key(key), None)];
-        one(self.ask(client, Operation::Remove(items)))
+        one(self.ask(client, remove(items)))
     }
 }
 
@@ -173,4 +173,10 @@ fn one(answer: Answer) -> Result<(), Failure> {
         Answer::Keys(mut results) => results.remove(0),
         other => panic!("one result was expected, not {other:?}"),
     }
+}
+
+/// The removal of these, without waiting for readers.
+pub(crate) fn remove(items: Vec<(Key, Option<Incarnation>)>) -> Operation {
+    let barrier = false;
+    Operation::Remove(Remove { items, barrier })
 }

@@ -110,7 +110,7 @@ pub struct Operation {
     pub number: u64,
     #[prost(
         oneof = "operation::Operation",
-        tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14"
+        tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16"
     )]
     pub operation: ::core::option::Option<operation::Operation>,
 }
@@ -144,6 +144,10 @@ pub mod operation {
         UnmountSegment(super::UnmountSegmentRequest),
         #[prost(message, tag = "14")]
         Ping(super::PingRequest),
+        #[prost(message, tag = "15")]
+        RemoveAll(super::RemoveAllRequest),
+        #[prost(message, tag = "16")]
+        Goodbye(super::GoodbyeRequest),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -153,7 +157,7 @@ pub struct Answer {
     pub number: u64,
     #[prost(
         oneof = "answer::Answer",
-        tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15"
+        tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17"
     )]
     pub answer: ::core::option::Option<answer::Answer>,
 }
@@ -190,6 +194,10 @@ pub mod answer {
         /// The operation as a whole failed.
         #[prost(message, tag = "15")]
         Error(crate::status::ErrorDetail),
+        #[prost(message, tag = "16")]
+        RemoveAll(super::RemoveAllResponse),
+        #[prost(message, tag = "17")]
+        Goodbye(super::GoodbyeResponse),
     }
 }
 /// A segment as the answers of this message refer to it.
@@ -338,6 +346,12 @@ pub struct PutStartRequest {
     /// Names of segments to try first.
     #[prost(string, repeated, tag = "3")]
     pub preferred_segments: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// A complete object is no obstacle: it stays until the put has ended, which replaces it.
+    #[prost(bool, tag = "4")]
+    pub upsert: bool,
+    /// Ids of segments to try last: the writer could not reach them.
+    #[prost(bytes = "bytes", repeated, tag = "5")]
+    pub avoided_segments: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
     #[prost(uint64, tag = "14")]
     pub client_incarnation: u64,
     #[prost(string, tag = "15")]
@@ -432,6 +446,9 @@ pub struct ExistResult {
 pub struct RemoveRequest {
     #[prost(message, repeated, tag = "1")]
     pub items: ::prost::alloc::vec::Vec<RemoveItem>,
+    /// The answer waits until nobody can read what was removed: each lease on it is released or over.
+    #[prost(bool, tag = "2")]
+    pub barrier: bool,
     #[prost(string, tag = "15")]
     pub tenant: ::prost::alloc::string::String,
 }
@@ -447,6 +464,19 @@ pub struct RemoveItem {
 pub struct RemoveResponse {
     #[prost(message, repeated, tag = "1")]
     pub results: ::prost::alloc::vec::Vec<KeyResult>,
+}
+/// Everything that the tenant has put, or begun to put, before this.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RemoveAllRequest {
+    #[prost(string, tag = "15")]
+    pub tenant: ::prost::alloc::string::String,
+}
+/// Comes when nobody can read any of it: each lease on it is released or over.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RemoveAllResponse {
+    /// Objects that could be read before.
+    #[prost(uint64, tag = "1")]
+    pub removed: u64,
 }
 /// Like a look-up, for people: grants no lease and counts as no use.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -584,6 +614,18 @@ pub struct PingResponse {
     #[prost(bool, tag = "2")]
     pub unknown_client: bool,
 }
+/// The client ends its session for good: what it offered is unmounted, what it began is cancelled.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GoodbyeRequest {
+    /// No byte of its reads and writes moves any more: its leases end now, and memory that it wrote to
+    /// is free. Otherwise both wait for their time.
+    #[prost(bool, tag = "1")]
+    pub quiet: bool,
+    #[prost(uint64, tag = "14")]
+    pub client_incarnation: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GoodbyeResponse {}
 /// Generated client implementations.
 pub mod master_client {
     #![allow(
@@ -847,6 +889,30 @@ pub mod master_client {
                 .insert(GrpcMethod::new("mooncake.master.v1.Master", "Remove"));
             self.inner.unary(req, path, codec).await
         }
+        pub async fn remove_all(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RemoveAllRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RemoveAllResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mooncake.master.v1.Master/RemoveAll",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("mooncake.master.v1.Master", "RemoveAll"));
+            self.inner.unary(req, path, codec).await
+        }
         pub async fn describe(
             &mut self,
             request: impl tonic::IntoRequest<super::DescribeRequest>,
@@ -988,6 +1054,30 @@ pub mod master_client {
                 .insert(GrpcMethod::new("mooncake.master.v1.Master", "Ping"));
             self.inner.unary(req, path, codec).await
         }
+        pub async fn goodbye(
+            &mut self,
+            request: impl tonic::IntoRequest<super::GoodbyeRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::GoodbyeResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mooncake.master.v1.Master/Goodbye",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("mooncake.master.v1.Master", "Goodbye"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -1050,6 +1140,13 @@ pub mod master_server {
             &self,
             request: tonic::Request<super::RemoveRequest>,
         ) -> std::result::Result<tonic::Response<super::RemoveResponse>, tonic::Status>;
+        async fn remove_all(
+            &self,
+            request: tonic::Request<super::RemoveAllRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RemoveAllResponse>,
+            tonic::Status,
+        >;
         async fn describe(
             &self,
             request: tonic::Request<super::DescribeRequest>,
@@ -1089,6 +1186,10 @@ pub mod master_server {
             &self,
             request: tonic::Request<super::PingRequest>,
         ) -> std::result::Result<tonic::Response<super::PingResponse>, tonic::Status>;
+        async fn goodbye(
+            &self,
+            request: tonic::Request<super::GoodbyeRequest>,
+        ) -> std::result::Result<tonic::Response<super::GoodbyeResponse>, tonic::Status>;
     }
     #[derive(Debug)]
     pub struct MasterServer<T> {
@@ -1511,6 +1612,49 @@ pub mod master_server {
                     };
                     Box::pin(fut)
                 }
+                "/mooncake.master.v1.Master/RemoveAll" => {
+                    #[allow(non_camel_case_types)]
+                    struct RemoveAllSvc<T: Master>(pub Arc<T>);
+                    impl<T: Master> tonic::server::UnaryService<super::RemoveAllRequest>
+                    for RemoveAllSvc<T> {
+                        type Response = super::RemoveAllResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RemoveAllRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Master>::remove_all(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RemoveAllSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
                 "/mooncake.master.v1.Master/Describe" => {
                     #[allow(non_camel_case_types)]
                     struct DescribeSvc<T: Master>(pub Arc<T>);
@@ -1762,6 +1906,49 @@ pub mod master_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = PingSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mooncake.master.v1.Master/Goodbye" => {
+                    #[allow(non_camel_case_types)]
+                    struct GoodbyeSvc<T: Master>(pub Arc<T>);
+                    impl<T: Master> tonic::server::UnaryService<super::GoodbyeRequest>
+                    for GoodbyeSvc<T> {
+                        type Response = super::GoodbyeResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::GoodbyeRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Master>::goodbye(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GoodbyeSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

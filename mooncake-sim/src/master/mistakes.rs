@@ -18,14 +18,14 @@ impl Master {
     }
 
     fn spare_writers(&mut self, now: Micros, tenant: &str, operation: &mut Operation) {
-        let Operation::Remove(items) = operation else {
+        let Operation::Remove(remove) = operation else {
             return;
         };
         let caller = Caller::Unary {
             client: ClientId::NOBODY,
             tenant: tenant.to_owned(),
         };
-        let keys = items.iter().map(|(key, _)| key.clone()).collect();
+        let keys = remove.items.iter().map(|(key, _)| key.clone()).collect();
         let command = Command::Perform {
             caller,
             operation: Operation::Describe(keys),
@@ -33,7 +33,7 @@ impl Master {
         let Answer::Described(described) = self.apply(now, &command) else {
             unreachable!("keys can be described")
         };
-        for ((_, incarnation), result) in items.iter_mut().zip(described.results) {
+        for ((_, incarnation), result) in remove.items.iter_mut().zip(described.results) {
             if result.is_ok_and(|description| description.writing) {
                 *incarnation = Some(Incarnation::default());
             }

@@ -3,7 +3,7 @@
 //! A new kind is added here. If the master announces keys in its answer, `judge` must know too.
 
 use mooncake_proto::{Fault, status::ErrorCode};
-use mooncake_store::core::{GetItem, Got, Operation, Outcome, PutItem, PutOptions};
+use mooncake_store::core::{GetItem, Got, Operation, Outcome, PutItem, PutOptions, RemoveOptions};
 use rand::{RngExt, rngs::StdRng};
 
 use super::World;
@@ -89,7 +89,8 @@ impl What {
             Self::Remove(keys) => {
                 let names = all(keys);
                 let keys = names.iter().map(|name| name.bytes()).collect();
-                (names, Operation::Remove { keys })
+                let options = RemoveOptions::default();
+                (names, Operation::Remove { keys, options })
             }
         };
         Begun {

@@ -9,7 +9,7 @@ use smallvec::{SmallVec, smallvec};
 use super::scratch::Loan;
 use crate::{
     Fault,
-    core::{Description, Existence, Got, Incarnation, PutOptions},
+    core::{Description, Existence, Got, Incarnation, PutOptions, RemoveOptions},
 };
 
 /// A future behind a pointer, as `dyn` traits return it.
@@ -43,7 +43,15 @@ pub trait Client: fmt::Debug + Send + Sync {
     fn exist(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Vec<Result<Existence, Fault>>>;
 
     /// Removes objects. An absent key is `ObjectNotFound`.
-    fn remove(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Vec<Result<(), Fault>>>;
+    fn remove(
+        &self,
+        keys: Vec<Bytes>,
+        options: RemoveOptions,
+    ) -> BoxFuture<'_, Vec<Result<(), Fault>>>;
+
+    /// Removes all objects of the tenant, also those that are being put; how many could be read.
+    /// Ends when nobody can read any of them.
+    fn remove_all(&self) -> BoxFuture<'_, Result<u64, Fault>>;
 
     /// How objects are doing. Counts as no use of them.
     fn describe(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Vec<Result<Description, Fault>>>;

@@ -17,7 +17,7 @@ use crate::{
     ErrorCode, Fault, Retry, StoreError,
     core::{
         ClientCore, Description, Existence, GetItem, Got, Incarnation, Operation, Outcome, PutItem,
-        PutOptions, Settings,
+        PutOptions, RemoveOptions, Settings,
     },
     master::{ConnectOptions, Hello, MasterClient},
     time::Clock,
@@ -157,8 +157,10 @@ impl RealClient {
         if !self.owned {
             return Ok(());
         }
-        self.master.close(budget / 4).await;
-        Ok(self.engine.shutdown(end.since(Clock.now())).await?)
+        let quiet = self.engine.shutdown(end.since(Clock.now()) / 2).await;
+        let left = end.since(Clock.now());
+        self.master.goodbye(quiet.is_ok(), left).await;
+        Ok(quiet?)
     }
 
     fn run(&self, operation: Operation, places: Vec<Place>) -> oneshot::Receiver<Finished> {
@@ -301,8 +303,22 @@ impl Client for RealClient {
         })
     }
 
-    fn remove(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Vec<Result<(), Fault>>> {
-        let receiver = self.run(Operation::Remove { keys }, Vec::new());
+    fn remove_all(&self) -> BoxFuture<'_, Result<u64, Fault>> {
+        let receiver = self.run(Operation::RemoveAll, Vec::new());
+        Box::pin(async move {
+            match finished(receiver).await.outcome {
+                Outcome::RemoveAll(result) => result,
+                other => unreachable!("a removal of all ended as {other:?}"),
+            }
+        })
+    }
+
+    fn remove(
+        &self,
+        keys: Vec<Bytes>,
+        options: RemoveOptions,
+    ) -> BoxFuture<'_, Vec<Result<(), Fault>>> {
+        let receiver = self.run(Operation::Remove { keys, options }, Vec::new());
         Box::pin(async move {
             match finished(receiver).await.outcome {
                 Outcome::Remove(results) => results,

@@ -9,6 +9,7 @@ use rustc_hash::FxHashMap;
 use super::{
     Action, CallId, Incarnation, Location, MasterRequest, OpId, Settings, TransferId,
     lease::{LeaseId, Leases},
+    peers::Peers,
 };
 use crate::time::Time;
 
@@ -59,6 +60,7 @@ pub(super) struct TransferPlan {
 pub(super) struct Books {
     pub(super) settings: Settings,
     pub(super) leases: Leases,
+    pub(super) peers: Peers,
     actions: VecDeque<Action>,
     calls: FxHashMap<CallId, Call>,
     transfers: FxHashMap<TransferId, Transfer>,
@@ -73,6 +75,7 @@ impl Books {
         Self {
             settings,
             leases: Leases::new(),
+            peers: Peers::default(),
             actions: VecDeque::new(),
             calls: FxHashMap::default(),
             transfers: FxHashMap::default(),

@@ -13,6 +13,7 @@ use super::{
     Procedure, TransferFault, TransferId,
     books::{Call, Purpose, TransferPlan},
     lease::LeaseId,
+    peers::PATIENCE,
     results::{Results, timed_out},
     wire::{Found, SegmentTable, malformed},
 };
@@ -57,6 +58,8 @@ struct Reading {
     /// The current replica was read for the second time.
     repeated: bool,
     transfer: TransferId,
+    /// When the current read began.
+    began: Time,
     /// The current read failed and is not quiet yet.
     failed: Option<TransferFault>,
 }
@@ -116,7 +119,9 @@ impl Get {
                     self.set(item, Err(malformed("a place to read from, but no lease")));
                 }
                 (Ok(_), Some(_)) if now >= ends => self.lease_over(now, books, item),
-                (Ok(found), Some(lease)) => self.begin_read(books, item, &found, lease, ends),
+                (Ok(found), Some(lease)) => {
+                    self.begin_read(now, books, item, &found, lease, ends);
+                }
             }
         }
         if let Some(lease) = lease {
@@ -126,6 +131,7 @@ impl Get {
 
     fn begin_read(
         &mut self,
+        now: Time,
         books: &mut Books,
         item: usize,
         found: &Found,
@@ -144,8 +150,10 @@ impl Get {
             return;
         }
         let mut untried: Vec<_> = found.in_memory().cloned().collect();
+        // The next one is the last: what has failed comes after all that has not.
         untried.reverse();
-        let Some(current) = untried.pop() else {
+        untried.sort_by_key(|location| !books.peers.is_bad(&location.segment));
+        if untried.is_empty() {
             let message = if found.replicas.is_empty() {
                 "the object has no replica that can be read"
             } else {
@@ -155,9 +163,18 @@ impl Get {
             let fault = Fault::new(ErrorCode::NotSupported, Retry::Never, message);
             self.set(item, Err(fault));
             return;
+        }
+        let current = match next_replica(now, books, &mut untried) {
+            Ok(current) => current,
+            Err(fault) => {
+                self.set(item, Err(fault));
+                return;
+            }
         };
         books.leases.hold(lease);
-        let transfer = self.read(books, item, current.clone(), lease, lease_ends);
+        let location = current.clone();
+        let deadline = share(now, self.deadline.min(lease_ends), untried.len());
+        let transfer = books.read(self.plan(item, location, deadline), lease);
         self.reading += 1;
         if !self.ends.contains(&lease_ends) {
             self.ends.push(lease_ends);
@@ -171,25 +188,18 @@ impl Get {
             current,
             repeated: false,
             transfer,
+            began: now,
             failed: None,
         });
     }
 
-    fn read(
-        &self,
-        books: &mut Books,
-        item: usize,
-        location: Location,
-        lease: LeaseId,
-        lease_ends: Time,
-    ) -> TransferId {
-        let plan = TransferPlan {
+    const fn plan(&self, item: usize, location: Location, deadline: Time) -> TransferPlan {
+        TransferPlan {
             op: self.op,
             item,
             location,
-            deadline: self.deadline.min(lease_ends),
-        };
-        books.read(plan, lease)
+            deadline,
+        }
     }
 
     /// Takes a key out of its reading state, and gives its hold of the lease back.
@@ -224,10 +234,14 @@ impl Get {
     /// Goes on after a failed read that is quiet.
     fn after_failure(&mut self, now: Time, books: &mut Books, item: usize, failed: TransferFault) {
         let may_look_up = self.look_ups[item] < LOOK_UPS;
-        let (op, deadline) = (self.op, self.deadline);
+        let deadline = self.deadline;
         let State::Reading(reading) = &mut self.states[item] else {
             return;
         };
+        let asked_long = reading.began + PATIENCE <= now;
+        if failed.retry == Retry::Elsewhere && (failed.applied == Applied::Nothing || asked_long) {
+            books.peers.failed(now, &reading.current.segment);
+        }
         let stale = failed.retry == Retry::AfterRefresh;
         if now >= reading.lease_ends || (stale && may_look_up) {
             self.lease_over(now, books, item);
@@ -239,18 +253,19 @@ impl Get {
                 reading.repeated = true;
                 Some(reading.current.clone())
             }
-            _ => reading.untried.pop(),
+            _ => next_replica(now, books, &mut reading.untried).ok(),
         };
         if let Some(next) = next {
             reading.current = next.clone();
             reading.failed = None;
-            let plan = TransferPlan {
-                op,
-                item,
-                location: next,
-                deadline: deadline.min(reading.lease_ends),
-            };
-            reading.transfer = books.read(plan, reading.lease);
+            reading.began = now;
+            let end = deadline.min(reading.lease_ends);
+            let (lease, untried) = (reading.lease, reading.untried.len());
+            let plan = self.plan(item, next, share(now, end, untried));
+            let transfer = books.read(plan, lease);
+            if let State::Reading(reading) = &mut self.states[item] {
+                reading.transfer = transfer;
+            }
             return;
         }
         let fault = read_fault(failed, true);
@@ -311,6 +326,7 @@ impl Procedure for Get {
                 return;
             }
             Ok(bytes) if bytes == reading.length => {
+                books.peers.succeeded(&reading.current.segment);
                 let got = Got {
                     length: bytes,
                     incarnation: reading.incarnation,
@@ -388,6 +404,37 @@ impl Procedure for Get {
     fn outcome(&mut self) -> Option<Outcome> {
         self.results.take().map(Outcome::Get)
     }
+}
+
+/// The next replica whose owner may be tried.
+fn next_replica(
+    now: Time,
+    books: &mut Books,
+    untried: &mut Vec<Location>,
+) -> Result<Location, Fault> {
+    let mut refused = None;
+    while let Some(next) = untried.pop() {
+        match books.peers.admit(now, &next.segment) {
+            Ok(()) => return Ok(next),
+            Err(left) => refused = Some((next, left)),
+        }
+    }
+    let (retry, peer) = match refused {
+        Some((next, left)) => (Retry::Later(left), next.segment.name.clone()),
+        None => (Retry::Elsewhere, String::new()),
+    };
+    let message = "the peer could not be reached a moment ago and is not tried yet";
+    Err(Fault::new(ErrorCode::TransferFailed, retry, message)
+        .with_peer(peer)
+        .with_stage("read"))
+}
+
+/// Until when one replica may be read, if so many others are to have their time as well.
+fn share(now: Time, end: Time, others: usize) -> Time {
+    if others == 0 {
+        return end;
+    }
+    now + end.since(now) / (others as u32 + 1)
 }
 
 fn read_fault(failed: TransferFault, quiescent: bool) -> Fault {

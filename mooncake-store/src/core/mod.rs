@@ -34,8 +34,10 @@ mod gather;
 mod get;
 mod lease;
 mod operation;
+mod peers;
 mod put;
 mod query;
+mod remove_all;
 mod results;
 #[cfg(test)]
 mod tests;
@@ -59,7 +61,7 @@ pub use self::{
     },
     operation::{
         Description, Existence, GetItem, Got, Incarnation, Operation, Outcome, PutItem, PutOptions,
-        Replica,
+        RemoveOptions, Replica,
     },
 };
 use self::{
@@ -68,6 +70,7 @@ use self::{
     get::Get,
     put::Put,
     query::Query,
+    remove_all::RemoveAll,
 };
 use crate::time::Time;
 
@@ -187,7 +190,10 @@ impl ClientCore {
                 let deadline = deadline.min(now + self.books.settings.put_deadline);
                 (Box::new(Put::new(items, options)), deadline)
             }
-            Operation::Remove { keys } => (Box::new(Query::remove(keys)), deadline),
+            Operation::Remove { keys, options } => {
+                (Box::new(Query::remove(keys, options)), deadline)
+            }
+            Operation::RemoveAll => (Box::new(RemoveAll::default()), deadline),
         };
         let running = Running {
             procedure,

@@ -64,7 +64,11 @@ pub enum Operation {
     Remove {
         /// Which.
         keys: Vec<Bytes>,
+        /// How, for all of them.
+        options: RemoveOptions,
     },
+    /// Removes all objects of the tenant, and waits until nobody can read any of them.
+    RemoveAll,
 }
 
 /// One object to write.
@@ -83,6 +87,19 @@ pub struct PutOptions {
     pub replicas: u32,
     /// Names of segments to try first.
     pub preferred_segments: Vec<String>,
+    /// Objects that exist are replaced, each when its successor is written; otherwise a key that
+    /// exists is an error.
+    pub upsert: bool,
+    /// Where no space is, the put waits for some until its deadline; otherwise it fails at once.
+    pub wait_for_space: bool,
+}
+
+/// How objects are removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RemoveOptions {
+    /// Ends only when nobody can read the removed objects any more: each lease on them is given
+    /// back or over.
+    pub barrier: bool,
 }
 
 /// One object to read.
@@ -108,6 +125,8 @@ pub enum Outcome {
     Put(Vec<Result<Incarnation, Fault>>),
     /// Of [`Operation::Remove`].
     Remove(Vec<Result<(), Fault>>),
+    /// Of [`Operation::RemoveAll`]: how many could be read before.
+    RemoveAll(Result<u64, Fault>),
 }
 
 /// An object that lies whole in its destination.

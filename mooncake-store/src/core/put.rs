@@ -1,6 +1,6 @@
 //! Put: ask for memory, write every replica, and only then make the object readable.
 
-use std::{collections::HashSet, mem, time::Duration};
+use std::{collections::HashSet, mem, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use mooncake_proto::{
@@ -14,12 +14,16 @@ use smallvec::SmallVec;
 
 use super::{
     Books, Gather, Incarnation, Location, MasterAnswer, MasterRequest, OpId, Outcome, Procedure,
-    PutItem, PutOptions, TransferFault, TransferId,
+    PutItem, PutOptions, SegmentId, SegmentInfo, TransferFault, TransferId,
     books::{Call, Purpose, TransferPlan, key_incarnation},
+    peers::PATIENCE,
     results::{Results, timed_out},
     wire::{SegmentTable, key_result, malformed},
 };
 use crate::{key::Key, time::Time};
+
+/// Segments that the master is asked to avoid, at most.
+const MAX_AVOIDED: usize = 64;
 
 /// A put of several objects.
 ///
@@ -37,6 +41,12 @@ pub(super) struct Put {
     writing: usize,
     ends: Gather<usize>,
     revokes: Gather<usize>,
+    /// Keys to start again, and when.
+    again: Vec<(Time, usize)>,
+    /// Keys that were started elsewhere after their first attempt had failed.
+    moved: HashSet<usize>,
+    /// Where attempts have failed.
+    avoided: Vec<SegmentId>,
 }
 
 /// Where a key stands that has no result yet.
@@ -52,10 +62,13 @@ enum State {
     },
     /// The master was asked for memory.
     Starting,
+    /// It will be asked again; if there is no time for that, this is the result.
+    Waiting { fault: Fault },
     Writing {
         incarnation: Incarnation,
-        /// Writes of which bytes may still move.
-        moving: SmallVec<[TransferId; 2]>,
+        began: Time,
+        /// Writes of which bytes may still move, and where.
+        moving: SmallVec<[(TransferId, Arc<SegmentInfo>); 2]>,
         /// The first failure.
         fault: Option<Fault>,
     },
@@ -78,6 +91,9 @@ impl Put {
             writing: 0,
             ends: Gather::new(),
             revokes: Gather::new(),
+            again: Vec::new(),
+            moved: HashSet::new(),
+            avoided: Vec::new(),
         }
     }
 
@@ -97,11 +113,54 @@ impl Put {
                     self.granted(now, books, item, object, &segments, deadline);
                 }
                 Some(put_start_result::Result::Error(detail)) => {
-                    self.set(item, Err(detail.into()));
+                    self.refused(now, item, detail.into());
                 }
                 None => self.set(item, Err(malformed("a result that says nothing"))),
             }
         }
+    }
+
+    /// Waits for space if that is wanted, and there is time.
+    fn refused(&mut self, now: Time, item: usize, fault: Fault) {
+        let full = matches!(fault.code, ErrorCode::NoSpace | ErrorCode::Busy);
+        match fault.retry {
+            Retry::Later(after) if full && self.options.wait_for_space => {
+                // Those that wait should not all ask in the same moment.
+                let at = now + after + after * (item as u32 % 8) / 16;
+                self.states[item] = State::Waiting { fault };
+                self.again.push((at, item));
+            }
+            _ => self.set(item, Err(fault)),
+        }
+    }
+
+    fn ask(&mut self, now: Time, books: &mut Books, items: Vec<usize>) {
+        let wire = |item: &usize| master::PutItem {
+            key: self.items[*item].key.clone(),
+            length: self.items[*item].length,
+        };
+        let mut avoided = self.avoided.clone();
+        for segment in books.peers.avoided(now) {
+            if !avoided.contains(&segment) {
+                avoided.push(segment);
+            }
+        }
+        avoided.truncate(MAX_AVOIDED);
+        let avoided = avoided.into_iter();
+        let request = MasterRequest::PutStart(PutStartRequest {
+            items: items.iter().map(wire).collect(),
+            replicas: self.options.replicas,
+            preferred_segments: self.options.preferred_segments.clone(),
+            upsert: self.options.upsert,
+            avoided_segments: avoided.map(|id| id.0.to_vec().into()).collect(),
+            ..PutStartRequest::default()
+        });
+        for item in &items {
+            self.states[*item] = State::Starting;
+        }
+        let keys = items.iter().map(|item| self.items[*item].key.clone());
+        let purpose = Purpose::PutStart(keys.collect());
+        books.call(self.call(now, purpose, items), request, self.deadline);
     }
 
     fn granted(
@@ -121,16 +180,19 @@ impl Put {
             Ok(locations) => {
                 let (op, mut moving) = (self.op, SmallVec::new());
                 for location in locations {
-                    moving.push(books.write(TransferPlan {
+                    let segment = Arc::clone(&location.segment);
+                    let write = books.write(TransferPlan {
                         op,
                         item,
                         location,
                         deadline,
-                    }));
+                    });
+                    moving.push((write, segment));
                 }
                 self.writing += 1;
                 self.states[item] = State::Writing {
                     incarnation,
+                    began: now,
                     moving,
                     fault: None,
                 };
@@ -179,11 +241,12 @@ impl Put {
             incarnation,
             moving,
             fault,
+            ..
         } = &mut self.states[item]
         else {
             return;
         };
-        moving.retain(|one| *one != transfer);
+        moving.retain(|(one, _)| *one != transfer);
         if !moving.is_empty() {
             return;
         }
@@ -224,11 +287,19 @@ impl Put {
         }
     }
 
-    /// Whatever the master says to a revoke, the put failed for its own reason.
-    fn revoked(&mut self, call: Call) {
+    /// Whatever the master says to a revoke, the put failed for its own reason. If that was the
+    /// place, another one is asked for, once.
+    fn revoked(&mut self, now: Time, call: Call, heard: bool) {
         for item in call.items {
-            if let State::Spoiled { fault, .. } = &self.states[item] {
-                let fault = fault.clone();
+            let State::Spoiled { fault, .. } = &self.states[item] else {
+                continue;
+            };
+            let fault = fault.clone();
+            let elsewhere = matches!(fault.retry, Retry::Elsewhere | Retry::AfterRefresh);
+            if heard && elsewhere && self.moved.insert(item) {
+                self.states[item] = State::Waiting { fault };
+                self.again.push((now, item));
+            } else {
                 self.set(item, Err(fault));
             }
         }
@@ -261,29 +332,13 @@ impl Procedure for Put {
                 Ok(())
             });
             match checked {
-                Ok(()) => {
-                    self.states[item] = State::Starting;
-                    items.push(item);
-                }
+                Ok(()) => items.push(item),
                 Err(fault) => self.set(item, Err(fault)),
             }
         }
-        if items.is_empty() {
-            return;
+        if !items.is_empty() {
+            self.ask(now, books, items);
         }
-        let wire = |item: &usize| master::PutItem {
-            key: self.items[*item].key.clone(),
-            length: self.items[*item].length,
-        };
-        let request = MasterRequest::PutStart(PutStartRequest {
-            items: items.iter().map(wire).collect(),
-            replicas: self.options.replicas,
-            preferred_segments: mem::take(&mut self.options.preferred_segments),
-            ..PutStartRequest::default()
-        });
-        let keys = items.iter().map(|item| self.items[*item].key.clone());
-        let purpose = Purpose::PutStart(keys.collect());
-        books.call(self.call(now, purpose, items), request, deadline);
     }
 
     fn answered(&mut self, now: Time, books: &mut Books, call: Call, answer: MasterAnswer) {
@@ -297,7 +352,7 @@ impl Procedure for Put {
             (Purpose::PutEnd, MasterAnswer::PutEnd(answer)) if answer.results.len() == asked => {
                 self.ended_at_master(call, answer.results);
             }
-            (Purpose::PutRevoke, _) => self.revoked(call),
+            (Purpose::PutRevoke, _) => self.revoked(now, call, true),
             _ => {
                 let fault = malformed("something else than was asked");
                 let fault = fault.with_effect(Applied::Unknown, true);
@@ -306,9 +361,9 @@ impl Procedure for Put {
         }
     }
 
-    fn failed(&mut self, _now: Time, _books: &mut Books, call: Call, mut fault: Fault) {
+    fn failed(&mut self, now: Time, _books: &mut Books, call: Call, mut fault: Fault) {
         if call.purpose == Purpose::PutRevoke {
-            self.revoked(call);
+            self.revoked(now, call, false);
             return;
         }
         // No write is under way for these keys, whatever became of the message.
@@ -326,9 +381,31 @@ impl Procedure for Put {
         result: Result<u64, TransferFault>,
         quiet: bool,
     ) {
-        let State::Writing { moving, fault, .. } = &mut self.states[item] else {
+        let State::Writing {
+            moving,
+            fault,
+            began,
+            ..
+        } = &mut self.states[item]
+        else {
             return;
         };
+        let ended = moving.iter().find(|(one, _)| *one == transfer);
+        if let Some((_, segment)) = ended {
+            match &result {
+                Ok(_) => books.peers.succeeded(segment),
+                Err(failed) if failed.retry == Retry::Elsewhere => {
+                    let asked_long = *began + PATIENCE <= now;
+                    if failed.applied == Applied::Nothing || asked_long {
+                        books.peers.failed(now, segment);
+                    }
+                    if !self.avoided.contains(&segment.id) {
+                        self.avoided.push(segment.id);
+                    }
+                }
+                Err(_) => {}
+            }
+        }
         let wanted = self.items[item].length;
         let failure = match result {
             Ok(bytes) if bytes == wanted => None,
@@ -347,7 +424,7 @@ impl Procedure for Put {
         {
             *fault = Some(failure.with_stage("write"));
             // A put with a replica less than promised is none.
-            for other in moving.iter().filter(|other| **other != transfer) {
+            for (other, _) in moving.iter().filter(|(other, _)| *other != transfer) {
                 books.cancel(*other);
             }
         }
@@ -361,6 +438,14 @@ impl Procedure for Put {
     }
 
     fn settle(&mut self, now: Time, books: &mut Books) {
+        if now < self.deadline && self.again.iter().any(|(at, _)| *at <= now) {
+            let (due, later) = self.again.drain(..).partition(|(at, _)| *at <= now);
+            self.again = later;
+            let due: Vec<(Time, usize)> = due;
+            let mut items: Vec<_> = due.into_iter().map(|(_, item)| item).collect();
+            items.sort_unstable();
+            self.ask(now, books, items);
+        }
         let last = self.writing == 0;
         let items = self.ends.take(now, &books.settings, last);
         if !items.is_empty() {
@@ -383,7 +468,9 @@ impl Procedure for Put {
     }
 
     fn wake(&self) -> Time {
-        self.ends.due().min(self.revokes.due())
+        let again = self.again.iter().map(|(at, _)| *at).min();
+        let again = again.unwrap_or(Time::NEVER);
+        self.ends.due().min(self.revokes.due()).min(again)
     }
 
     fn expire(&mut self, now: Time, books: &mut Books) {
@@ -391,9 +478,10 @@ impl Procedure for Put {
         for item in self.results.open_items() {
             let fault = match mem::replace(&mut self.states[item], State::New) {
                 State::New => timed_out("put_start", Applied::Nothing, true),
+                State::Waiting { fault } => fault,
                 State::Starting => timed_out("put_start", Applied::Unknown, true),
                 State::Writing { moving, fault, .. } => {
-                    for transfer in moving {
+                    for (transfer, _) in moving {
                         books.cancel(transfer);
                     }
                     let mut fault =

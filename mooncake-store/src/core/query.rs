@@ -10,6 +10,7 @@ use mooncake_proto::{
 
 use super::{
     Books, Description, Existence, MasterAnswer, MasterRequest, OpId, Outcome, Procedure,
+    RemoveOptions,
     books::{Call, Purpose},
     results::{Results, timed_out},
     wire::{SegmentTable, key_result, malformed},
@@ -26,7 +27,7 @@ pub(super) struct Query {
 enum Asked {
     Describe(Results<Description>),
     Exist(Results<Existence>),
-    Remove(Results<()>),
+    Remove(Results<()>, RemoveOptions),
 }
 
 impl Query {
@@ -40,8 +41,8 @@ impl Query {
         Self { keys, asked }
     }
 
-    pub(super) fn remove(keys: Vec<Bytes>) -> Self {
-        let asked = Asked::Remove(Results::new(keys.len()));
+    pub(super) fn remove(keys: Vec<Bytes>, options: RemoveOptions) -> Self {
+        let asked = Asked::Remove(Results::new(keys.len()), options);
         Self { keys, asked }
     }
 
@@ -50,14 +51,14 @@ impl Query {
         match &mut self.asked {
             Asked::Describe(results) => results.set(item, key, Err(fault)),
             Asked::Exist(results) => results.set(item, key, Err(fault)),
-            Asked::Remove(results) => results.set(item, key, Err(fault)),
+            Asked::Remove(results, _) => results.set(item, key, Err(fault)),
         }
     }
 
     /// Nothing that reads leaves a trace; a lost remove may have happened.
     const fn lost(&self) -> Applied {
         match self.asked {
-            Asked::Remove(_) => Applied::Unknown,
+            Asked::Remove(..) => Applied::Unknown,
             Asked::Describe(_) | Asked::Exist(_) => Applied::Nothing,
         }
     }
@@ -85,13 +86,14 @@ impl Procedure for Query {
                 keys: keys.collect(),
                 ..ExistRequest::default()
             }),
-            Asked::Remove(_) => {
+            Asked::Remove(_, options) => {
                 let remove = |key| RemoveItem {
                     key,
                     incarnation: None,
                 };
                 MasterRequest::Remove(RemoveRequest {
                     items: keys.map(remove).collect(),
+                    barrier: options.barrier,
                     ..RemoveRequest::default()
                 })
             }
@@ -134,7 +136,7 @@ impl Procedure for Query {
                     results.set(item, &self.keys[item], result);
                 }
             }
-            (Asked::Remove(results), MasterAnswer::Remove(answer))
+            (Asked::Remove(results, _), MasterAnswer::Remove(answer))
                 if answer.results.len() == asked =>
             {
                 for (item, wire) in call.items.into_iter().zip(answer.results) {
@@ -165,7 +167,7 @@ impl Procedure for Query {
         match &mut self.asked {
             Asked::Describe(results) => results.take().map(Outcome::Describe),
             Asked::Exist(results) => results.take().map(Outcome::Exist),
-            Asked::Remove(results) => results.take().map(Outcome::Remove),
+            Asked::Remove(results, _) => results.take().map(Outcome::Remove),
         }
     }
 }

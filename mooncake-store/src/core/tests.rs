@@ -104,9 +104,23 @@ impl Rig {
         }
     }
 
+    /// The next action that is not the release of leases, which go when it suits.
+    fn next(&mut self) -> Option<Action> {
+        let release = |action: &Action| {
+            matches!(
+                action,
+                Action::CallMaster {
+                    request: MasterRequest::Release(_),
+                    ..
+                }
+            )
+        };
+        std::iter::from_fn(|| self.core.poll()).find(|action| !release(action))
+    }
+
     /// The next transfer and the offset that it is at.
     fn transfer(&mut self) -> (TransferId, u64) {
-        match self.core.poll() {
+        match self.next() {
             Some(
                 Action::Read {
                     transfer, location, ..
@@ -130,7 +144,7 @@ impl Rig {
     }
 
     fn gets(&mut self) -> Vec<Result<Got, Fault>> {
-        match self.core.poll() {
+        match self.next() {
             Some(Action::Finish {
                 outcome: Outcome::Get(results),
                 ..
@@ -240,10 +254,166 @@ fn law_03_a_failed_put_is_revoked_only_when_none_of_its_writes_can_land() {
     let (revoke, request) = rig.asked();
     assert!(matches!(request, MasterRequest::PutRevoke(_)));
     rig.answer(revoke, revoked());
+    // Once more, elsewhere; then it is enough.
+    let (start, request) = rig.asked();
+    let MasterRequest::PutStart(request) = request else {
+        panic!("{request:?}");
+    };
+    assert_eq!(request.avoided_segments, [&[3; 16][..]]);
+    rig.answer(start, granted(vec![object(5, &[0])]));
+    let (write, _) = rig.transfer();
+    rig.fail(write, Retry::Elsewhere, true);
+    let (revoke, _) = rig.asked();
+    rig.answer(revoke, revoked());
     let fault = rig.puts().remove(0).unwrap_err();
     assert_eq!(fault.code, ErrorCode::TransferFailed);
     assert_eq!((&*fault.peer, &*fault.stage), ("node-b", "write"));
     assert_eq!((fault.quiescent, &fault.key[..]), (true, &b"k"[..]));
+}
+
+#[test]
+fn a_put_that_may_wait_for_space_asks_again_until_its_deadline() {
+    let full = || {
+        let retry = Retry::Later(Duration::from_millis(100));
+        let fault = Fault::new(ErrorCode::NoSpace, retry, "full");
+        let result = Some(put_start_result::Result::Error(fault.into()));
+        MasterAnswer::PutStart(PutStartResponse {
+            results: vec![PutStartResult { result }],
+            ..PutStartResponse::default()
+        })
+    };
+    let mut rig = Rig::new();
+    let start = rig.put(&["k"]);
+    rig.answer(start, full());
+    assert_eq!(code(&rig.puts()[0]), ErrorCode::NoSpace, "if it may not");
+
+    let begin = |rig: &mut Rig| {
+        let items = vec![PutItem {
+            key: "k".into(),
+            length: LENGTH,
+        }];
+        let options = PutOptions {
+            wait_for_space: true,
+            ..PutOptions::default()
+        };
+        rig.core
+            .start(rig.now, Operation::Put { items, options }, LATE);
+        rig.call()
+    };
+    let mut call = begin(&mut rig);
+    for _ in 0..3 {
+        rig.answer(call, full());
+        assert!(rig.quiet());
+        let due = rig.core.next_deadline().unwrap();
+        assert_eq!(due, rig.now + Duration::from_millis(100));
+        rig.tick_at(due);
+        call = rig.call();
+    }
+    rig.answer(call, granted(vec![object(5, &[0])]));
+    let (write, _) = rig.transfer();
+    rig.end(write);
+    let end = rig.call();
+    rig.answer(end, ended(1));
+    assert!(rig.puts()[0].is_ok());
+
+    let call = begin(&mut rig);
+    rig.answer(call, full());
+    rig.tick_at(LATE);
+    assert_eq!(code(&rig.puts()[0]), ErrorCode::NoSpace);
+    assert!(rig.core.is_idle());
+}
+
+/// An object with replicas on two nodes.
+fn on_two_nodes() -> MasterAnswer {
+    let MasterAnswer::Lookup(mut answer) = found(vec![object(4, &[0, 64])]) else {
+        unreachable!("it was found");
+    };
+    answer.lease_us = 10_000_000;
+    answer.segments.push(master::Segment {
+        id: Bytes::from_static(&[4; 16]),
+        name: "node-c".into(),
+        owner_incarnation: 4,
+        ..master::Segment::default()
+    });
+    let Some(lookup_result::Result::Object(object)) = &mut answer.results[0].result else {
+        unreachable!("it was found");
+    };
+    if let Some(replica::Replica::Memory(memory)) = &mut object.replicas[1].replica {
+        memory.segment = 1;
+    }
+    MasterAnswer::Lookup(answer)
+}
+
+#[test]
+fn law_09_a_silent_replica_leaves_time_for_the_next_one_and_is_tried_last_from_then_on() {
+    let mut rig = Rig::new();
+    let began = rig.now;
+    let lookup = rig.get(&["k"]);
+    rig.answer(lookup, on_two_nodes());
+    let Some(Action::Read {
+        transfer, deadline, ..
+    }) = rig.core.poll()
+    else {
+        panic!("the first replica is read");
+    };
+    assert_eq!(deadline, began + LATE.since(began) / 2);
+    rig.now = deadline;
+    rig.fail(transfer, Retry::Elsewhere, true);
+    let Some(Action::Read {
+        transfer, deadline, ..
+    }) = rig.core.poll()
+    else {
+        panic!("the second replica is read");
+    };
+    assert_eq!(deadline, LATE);
+    rig.end(transfer);
+    assert!(rig.gets()[0].is_ok());
+
+    let lookup = rig.get(&["k"]);
+    rig.answer(lookup, on_two_nodes());
+    let (transfer, offset) = rig.transfer();
+    assert_eq!(offset, 64, "now the other one comes first");
+    rig.fail(transfer, Retry::Elsewhere, true);
+    let fault = rig.gets().remove(0).unwrap_err();
+    assert_eq!(
+        fault.retry,
+        Retry::Elsewhere,
+        "and the silent one is not asked so soon: {fault:?}"
+    );
+}
+
+#[test]
+fn a_peer_that_could_not_be_reached_fails_fast() {
+    let mut rig = Rig::new();
+    let lookup = rig.get(&["k"]);
+    rig.answer(lookup, found(vec![object(4, &[0])]));
+    let (read, _) = rig.transfer();
+    let fault = TransferFault {
+        retry: Retry::Elsewhere,
+        applied: Applied::Nothing,
+        quiescent: true,
+        peer: "node-b".into(),
+        message: "connection refused".into(),
+    };
+    rig.event(Event::TransferEnded {
+        transfer: read,
+        result: Err(fault),
+    });
+    assert_eq!(code(&rig.gets()[0]), ErrorCode::TransferFailed);
+    let lookup = rig.get(&["k"]);
+    rig.answer(lookup, found(vec![object(4, &[0])]));
+    let fault = rig.gets().remove(0).unwrap_err();
+    assert!(matches!(fault.retry, Retry::Later(_)), "{fault:?}");
+    assert_eq!(fault.peer, "node-b");
+    // It is tried again after a while, and good once it answers.
+    rig.now = rig.now + Duration::from_millis(250);
+    for _ in 0..2 {
+        let lookup = rig.get(&["k"]);
+        rig.answer(lookup, found(vec![object(4, &[0])]));
+        let (read, _) = rig.transfer();
+        rig.end(read);
+        assert!(rig.gets()[0].is_ok());
+    }
 }
 
 #[test]
@@ -572,7 +742,14 @@ fn a_remove_that_was_lost_may_have_happened() {
     let mut rig = Rig::new();
     let remove = |rig: &mut Rig| {
         let keys = vec!["k".into()];
-        rig.core.start(rig.now, Operation::Remove { keys }, LATE);
+        rig.core.start(
+            rig.now,
+            Operation::Remove {
+                keys,
+                options: RemoveOptions::default(),
+            },
+            LATE,
+        );
         rig.call()
     };
     let call = remove(&mut rig);

@@ -3,7 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
-use mooncake_proto::{Fault, master};
+use mooncake_proto::{
+    Fault,
+    master::{self, GoodbyeRequest},
+};
 use parking_lot::Mutex;
 use tokio::{
     sync::{broadcast, oneshot},
@@ -19,7 +22,7 @@ use super::{
 use crate::{
     core::{MasterAnswer, MasterRequest},
     error::StoreError,
-    time::Time,
+    time::{Clock, Time},
 };
 
 /// Who we are.
@@ -177,6 +180,21 @@ impl MasterClient {
     #[must_use]
     pub fn address(&self) -> &str {
         &self.inner.shared.address
+    }
+
+    /// Takes leave of the master, so that it does not wait for us to come back, and
+    /// [closes](Self::close) the session. `quiet`: no byte of our reads and writes moves any more.
+    pub async fn goodbye(&self, quiet: bool, budget: Duration) {
+        let end = Clock.now() + budget;
+        if self.session().connected {
+            let request = MasterRequest::Goodbye(GoodbyeRequest {
+                quiet,
+                ..GoodbyeRequest::default()
+            });
+            // One that is not heard is as good as one that was not said: our time to live ends.
+            let _unheard = self.call(request, Clock.now() + budget / 2).await;
+        }
+        self.close(end.since(Clock.now())).await;
     }
 
     /// Ends the session for all clones, and every call with it; returns when its task has ended,

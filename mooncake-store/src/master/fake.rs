@@ -223,10 +223,12 @@ unary! {
     release: ReleaseRequest -> ReleaseResponse,
     exist: ExistRequest -> ExistResponse,
     remove: RemoveRequest -> RemoveResponse,
+    remove_all: RemoveAllRequest -> RemoveAllResponse,
     describe: DescribeRequest -> DescribeResponse,
     list_objects: ListObjectsRequest -> ListObjectsResponse,
     list_segments: ListSegmentsRequest -> ListSegmentsResponse,
     mount_segment: MountSegmentRequest -> MountSegmentResponse,
     unmount_segment: UnmountSegmentRequest -> UnmountSegmentResponse,
     ping: PingRequest -> PingResponse,
+    goodbye: GoodbyeRequest -> GoodbyeResponse,
 }

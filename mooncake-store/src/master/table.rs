@@ -57,8 +57,9 @@ impl Kind {
             | MasterRequest::PutRevoke(_)
             | MasterRequest::PutStart(_)
             | MasterRequest::Remove(_)
+            | MasterRequest::RemoveAll(_)
             | MasterRequest::UnmountSegment(_) => Self::Mutation,
-            MasterRequest::Release(_) => Self::Release,
+            MasterRequest::Goodbye(_) | MasterRequest::Release(_) => Self::Release,
         }
     }
 }

@@ -128,7 +128,9 @@ impl Node {
     pub async fn shutdown(self, budget: Duration) -> Result<(), StoreError> {
         let end = Clock.now() + budget;
         self.mount.end(budget / 4).await;
-        self.master.close(budget / 4).await;
-        Ok(self.engine.shutdown(end.since(Clock.now())).await?)
+        let quiet = self.engine.shutdown(end.since(Clock.now()) / 2).await;
+        let left = end.since(Clock.now());
+        self.master.goodbye(quiet.is_ok(), left).await;
+        Ok(quiet?)
     }
 }

@@ -157,7 +157,10 @@ impl World {
                     .collect(),
             },
             8 => Operation::Exist { keys: keys.clone() },
-            _ => Operation::Remove { keys: keys.clone() },
+            _ => Operation::Remove {
+                keys: keys.clone(),
+                options: RemoveOptions::default(),
+            },
         };
         let deadline = self.now + Duration::from_micros(self.rng.random_range(0..30_000));
         let op = self.core.start(self.now, operation, deadline);
@@ -404,6 +407,7 @@ impl World {
             Outcome::Get(results) => results.len(),
             Outcome::Put(results) => results.len(),
             Outcome::Remove(results) => results.len(),
+            Outcome::RemoveAll(_) => 0,
         };
         // `start` may finish an operation before we have noted its keys.
         assert!(*keys == results || *keys == 0, "seed {}", self.seed);

@@ -1,0 +1,124 @@
+//! Answers that wait until nobody can read what was removed.
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use super::{Answer, Caller, Effect, Operation, State};
+
+#[derive(Debug)]
+struct Barrier {
+    caller: Caller,
+    operation: Operation,
+    answer: Answer,
+    /// Bodies that may still be read, and work that may find more of them.
+    open: usize,
+}
+
+/// All answers that wait.
+#[derive(Debug, Default)]
+pub(crate) struct Barriers {
+    waiting: FxHashMap<u64, Barrier>,
+    /// Who waits for the last lease on a gone body, by its slot.
+    read: FxHashMap<u32, SmallVec<[u64; 1]>>,
+    last: u64,
+}
+
+impl Barriers {
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// A barrier that is open until its beginner [passes](Self::pass) it.
+    pub(crate) fn begin(&mut self, caller: &Caller, operation: &Operation, answer: Answer) -> u64 {
+        self.last += 1;
+        let barrier = Barrier {
+            caller: caller.clone(),
+            operation: operation.clone(),
+            answer,
+            open: 1,
+        };
+        self.waiting.insert(self.last, barrier);
+        self.last
+    }
+
+    /// It also waits for the leases on this gone body.
+    pub(crate) fn wait_for(&mut self, ticket: u64, slot: u32) {
+        if let Some(barrier) = self.waiting.get_mut(&ticket) {
+            barrier.open += 1;
+            self.read.entry(slot).or_default().push(ticket);
+        }
+    }
+
+    pub(crate) fn set_answer(&mut self, ticket: u64, answer: Answer) {
+        if let Some(barrier) = self.waiting.get_mut(&ticket) {
+            barrier.answer = answer;
+        }
+    }
+
+    /// One thing less to wait for; the barrier, once there is nothing.
+    fn pass(&mut self, ticket: u64) -> Option<Barrier> {
+        let barrier = self.waiting.get_mut(&ticket)?;
+        barrier.open -= 1;
+        if barrier.open > 0 {
+            return None;
+        }
+        self.waiting.remove(&ticket)
+    }
+}
+
+impl State {
+    /// Its beginner has nothing to add: the answer, or the promise of one.
+    pub(super) fn close_barrier(&mut self, ticket: u64) -> Answer {
+        match self.barriers.pass(ticket) {
+            Some(barrier) => barrier.answer,
+            None => Answer::Later { ticket },
+        }
+    }
+
+    /// The answer if it has come already, or the promise of one.
+    pub(super) fn take_settled(&mut self, ticket: u64) -> Answer {
+        let settled =
+            |effect: &Effect| matches!(effect, Effect::Settled { ticket: it, .. } if *it == ticket);
+        match self.effects.iter().position(settled) {
+            Some(at) => match self.effects.remove(at) {
+                Effect::Settled { answer, .. } => answer,
+                _ => unreachable!("it was found by its kind"),
+            },
+            None => Answer::Later { ticket },
+        }
+    }
+
+    /// The last lease on a gone body has ended.
+    pub(super) fn unread(&mut self, slot: u32) {
+        if self.barriers.read.is_empty() {
+            return;
+        }
+        for ticket in self.barriers.read.remove(&slot).unwrap_or_default() {
+            self.settle(ticket);
+        }
+    }
+
+    /// One thing less to wait for.
+    pub(super) fn settle(&mut self, ticket: u64) {
+        let Some(barrier) = self.barriers.pass(ticket) else {
+            return;
+        };
+        let Barrier {
+            caller,
+            operation,
+            answer,
+            ..
+        } = barrier;
+        if let Caller::Session { client, number } = caller
+            && let Some(client) = self.clients.all.get_mut(&client)
+        {
+            client.answers().replace(number, answer.clone());
+        }
+        self.effects.push(Effect::Settled {
+            ticket,
+            caller,
+            operation,
+            answer,
+        });
+    }
+}

@@ -1,0 +1,133 @@
+//! Peers that could not be reached: they are tried last, and until a while has passed not at all.
+
+use std::time::Duration;
+
+use rustc_hash::FxHashMap;
+
+use super::{SegmentId, SegmentInfo};
+use crate::time::Time;
+
+/// How long a peer rests after its first failure; twice as long after each that follows.
+const FIRST_REST: Duration = Duration::from_millis(250);
+/// It never rests for longer.
+const LONGEST_REST: Duration = Duration::from_secs(8);
+/// How long one attempt has to show whether a peer is back, before there is another.
+const TRIAL: Duration = Duration::from_secs(1);
+/// A transfer that nobody answered for so long speaks against its peer; a shorter one may have had
+/// too little time.
+pub(super) const PATIENCE: Duration = Duration::from_millis(100);
+/// More than these are not remembered.
+const REMEMBERED: usize = 1024;
+/// What the master takes from us.
+const AVOIDED: usize = 64;
+
+#[derive(Debug)]
+struct Bad {
+    rest: Duration,
+    until: Time,
+    /// Somebody tries it at the moment.
+    on_trial: bool,
+    segment: SegmentId,
+}
+
+/// By the incarnation of the segment's owner: a peer that started anew is a new peer.
+#[derive(Debug, Default)]
+pub(super) struct Peers {
+    bad: FxHashMap<u64, Bad>,
+}
+
+impl Peers {
+    /// A transfer to or from the segment has shown that its owner cannot be reached.
+    pub(super) fn failed(&mut self, now: Time, segment: &SegmentInfo) {
+        if self.bad.len() >= REMEMBERED {
+            self.bad.retain(|_, bad| now < bad.until + LONGEST_REST);
+            if self.bad.len() >= REMEMBERED {
+                return;
+            }
+        }
+        let bad = self
+            .bad
+            .entry(segment.owner_incarnation)
+            .or_insert_with(|| Bad {
+                rest: Duration::ZERO,
+                until: Time(0),
+                on_trial: false,
+                segment: segment.id,
+            });
+        // Of many transfers that fail together one counts.
+        if bad.until <= now || bad.on_trial {
+            bad.rest = (2 * bad.rest).clamp(FIRST_REST, LONGEST_REST);
+        }
+        bad.until = now + bad.rest;
+        bad.on_trial = false;
+        bad.segment = segment.id;
+    }
+
+    pub(super) fn succeeded(&mut self, segment: &SegmentInfo) {
+        if !self.bad.is_empty() {
+            self.bad.remove(&segment.owner_incarnation);
+        }
+    }
+
+    /// It failed, and has not succeeded since.
+    pub(super) fn is_bad(&self, segment: &SegmentInfo) -> bool {
+        self.bad.contains_key(&segment.owner_incarnation)
+    }
+
+    /// Whether the owner may be tried now, or how long it rests. A trial keeps others away.
+    pub(super) fn admit(&mut self, now: Time, segment: &SegmentInfo) -> Result<(), Duration> {
+        let Some(bad) = self.bad.get_mut(&segment.owner_incarnation) else {
+            return Ok(());
+        };
+        if now < bad.until {
+            return Err(bad.until.since(now));
+        }
+        bad.until = now + TRIAL;
+        bad.on_trial = true;
+        Ok(())
+    }
+
+    /// The segments whose owners rest.
+    pub(super) fn avoided(&self, now: Time) -> impl Iterator<Item = SegmentId> {
+        let resting = self.bad.values().filter(move |bad| now < bad.until);
+        resting.map(|bad| bad.segment).take(AVOIDED)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segment(owner: u64) -> SegmentInfo {
+        SegmentInfo {
+            id: SegmentId([owner as u8; 16]),
+            name: "node".to_owned(),
+            owner_incarnation: owner,
+            registration: 1,
+            generation: 1,
+            length: 1,
+        }
+    }
+
+    #[test]
+    fn a_bad_peer_rests_longer_after_each_failed_trial_and_is_good_after_a_success() {
+        let (mut peers, peer) = (Peers::default(), segment(1));
+        let mut now = Time(1);
+        assert_eq!(peers.admit(now, &peer), Ok(()));
+        for rest in [250, 500, 1000, 2000, 4000, 8000, 8000] {
+            let rest = Duration::from_millis(rest);
+            for _ in 0..3 {
+                peers.failed(now, &peer);
+            }
+            assert_eq!(peers.admit(now, &peer), Err(rest));
+            assert_eq!(peers.avoided(now).collect::<Vec<_>>(), [peer.id]);
+            now = now + rest;
+            assert_eq!(peers.admit(now, &peer), Ok(()), "one may try");
+            assert_eq!(peers.admit(now, &peer), Err(TRIAL), "and one only");
+        }
+        assert_eq!(peers.admit(now, &segment(2)), Ok(()));
+        peers.succeeded(&peer);
+        assert_eq!(peers.admit(now, &peer), Ok(()));
+        assert_eq!(peers.admit(now, &peer), Ok(()));
+    }
+}
