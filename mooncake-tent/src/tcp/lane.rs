@@ -276,11 +276,9 @@ impl Lane {
     }
 
     /// Tags from here on wait until earlier requests are answered.
-    fn window_end(&self) -> u64 {
+    fn window_end(&self) -> Option<u64> {
         let pending = self.pending.lock();
-        pending
-            .front()
-            .map_or(u64::MAX, |oldest| oldest.tag + self.window)
+        pending.front().map(|oldest| oldest.tag + self.window)
     }
 
     /// The right to receive; `None` while another thread has it.
