@@ -44,6 +44,7 @@
 //! # Features
 //!
 //! `tcp` (on): the TCP link. `conformance`: the suite that every link must pass, and test doubles.
+//! `fuzzing`: ways in for the fuzz targets of this workspace, which may change at any time.
 #![deny(unsafe_code)]
 
 #[cfg(feature = "conformance")]

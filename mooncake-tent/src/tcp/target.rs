@@ -1,5 +1,8 @@
 //! The end that owns the memory: accepts lanes and serves each by a thread of its own.
 
+#[cfg(feature = "fuzzing")]
+pub(super) mod fuzz;
+
 use std::{
     collections::VecDeque,
     io::{self, Write},
