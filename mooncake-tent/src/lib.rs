@@ -53,11 +53,14 @@ mod control;
 mod engine;
 mod error;
 mod identity;
+#[cfg(all(test, mooncake_loom))]
+mod loom_models;
 pub mod loopback;
 mod memory;
 mod platform;
 mod segment;
 pub mod selector;
+mod sync;
 #[cfg(feature = "tcp")]
 pub mod tcp;
 pub mod transport;
