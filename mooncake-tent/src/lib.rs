@@ -44,6 +44,7 @@
 //! # Features
 //!
 //! `tcp` (on): the TCP link. `conformance`: the suite that every link must pass, and test doubles.
+//! `fuzzing`: ways in for the fuzz targets of this workspace, which may change at any time.
 #![deny(unsafe_code)]
 
 #[cfg(feature = "conformance")]
@@ -52,11 +53,14 @@ mod control;
 mod engine;
 mod error;
 mod identity;
+#[cfg(all(test, mooncake_loom))]
+mod loom_models;
 pub mod loopback;
 mod memory;
 mod platform;
 mod segment;
 pub mod selector;
+mod sync;
 #[cfg(feature = "tcp")]
 pub mod tcp;
 pub mod transport;

@@ -156,6 +156,21 @@ async fn a_refused_write_is_passed_over_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_request_is_answered_whatever_its_tag() {
+    let stage = Stage::set().await;
+    let mut socket = raw_lane(&stage.owner, &stage.segment, 1);
+    for tag in [7, u64::MAX, 0] {
+        let read = request(1, tag, &stage.remote, 0, 8);
+        socket.write_all(&read).unwrap();
+        let mut found = vec![0; 24 + 8];
+        socket.read_exact(&mut found).unwrap();
+        assert_eq!(found[..24], answer(0, 1, tag, 8)[..]);
+        assert_same(&found[24..], &pattern(1, 8), "the payload");
+    }
+    stage.is_unharmed("tags").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_lane_is_known_by_one_name_and_a_fenced_one_never_comes_back() {
     let stage = Stage::set().await;
     let first = raw_lane(&stage.owner, &stage.segment, 1);

@@ -1,18 +1,15 @@
 //! A registered buffer, and the leases that keep it from being taken away under a transfer.
 
-use std::{
-    fmt,
-    ops::Range,
+use std::{fmt, ops::Range, sync::Arc};
+
+use super::{Memory, Piece};
+use crate::{
+    identity::{Generation, RegistrationId},
     sync::{
-        Arc,
+        Notify,
         atomic::{AtomicU64, Ordering},
     },
 };
-
-use tokio::sync::Notify;
-
-use super::{Memory, Piece};
-use crate::identity::{Generation, RegistrationId};
 
 /// What peers may do with a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

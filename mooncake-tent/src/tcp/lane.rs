@@ -4,14 +4,10 @@ use std::{
     collections::VecDeque,
     io,
     net::{Shutdown, TcpStream},
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU64, Ordering, fence},
-    },
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::{
@@ -25,6 +21,10 @@ use crate::{
     error::{Reason, Stage, TransferError},
     identity::{Generation, PeerId, RegistrationId},
     memory::LocalSlice,
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU64, Ordering, fence},
+    },
     transport::{Outcome, TaskRef, Tasks},
 };
 
@@ -276,20 +276,18 @@ impl Lane {
     }
 
     /// Tags from here on wait until earlier requests are answered.
-    fn window_end(&self) -> u64 {
+    fn window_end(&self) -> Option<u64> {
         let pending = self.pending.lock();
-        pending
-            .front()
-            .map_or(u64::MAX, |oldest| oldest.tag + self.window)
+        pending.front().map(|oldest| oldest.tag + self.window)
     }
 
     /// The right to receive; `None` while another thread has it.
-    pub(super) fn try_receiver(&self) -> Option<parking_lot::MutexGuard<'_, Receiver>> {
+    pub(super) fn try_receiver(&self) -> Option<MutexGuard<'_, Receiver>> {
         self.receiver.try_lock()
     }
 
     /// As [`try_receiver`](Self::try_receiver), but waits for whoever has it.
-    pub(super) fn receiver(&self) -> parking_lot::MutexGuard<'_, Receiver> {
+    pub(super) fn receiver(&self) -> MutexGuard<'_, Receiver> {
         self.receiver.lock()
     }
 
@@ -484,4 +482,56 @@ pub(super) fn overdue() -> Reason {
 
 fn violation(what: &str) -> Reason {
     Reason::Protocol(what.into())
+}
+
+/// In every order: see [`crate::sync`].
+#[cfg(all(test, mooncake_loom))]
+mod loom_models {
+    use std::{
+        io::Read,
+        os::{fd::OwnedFd, unix::net::UnixStream},
+    };
+
+    use loom::thread;
+
+    use super::*;
+    use crate::transport::TaskSlab;
+
+    fn post() -> Post {
+        Post {
+            task: TaskRef::NONE,
+            verb: Verb::Read,
+            local: SmallVec::new(),
+            registration: RegistrationId(1),
+            generation: Generation(1),
+            offset: 0,
+            length: 1,
+            deadline: None,
+        }
+    }
+
+    #[test]
+    fn what_an_answer_makes_room_for_is_sent_though_another_sends_just_then() {
+        loom::model(|| {
+            let tasks = Arc::new(TaskSlab::new());
+            let peer = PeerId::from_u64(1).unwrap();
+            let lane = Arc::new(Lane::new(1, peer, tasks, 1, Duration::ZERO));
+            let (ours, mut theirs) = UnixStream::pair().unwrap();
+            lane.connected(OwnedFd::from(ours).into());
+            for _ in 0..2 {
+                assert!(lane.post(post()).is_ok());
+            }
+            let other = {
+                let lane = Arc::clone(&lane);
+                thread::spawn(move || assert!(!lane.flush()))
+            };
+            // The first is answered, so that the window takes the second.
+            lane.pending.lock().pop_front();
+            assert!(!lane.flush());
+            other.join().unwrap();
+            theirs.set_nonblocking(true).unwrap();
+            let sent = theirs.read(&mut [0; 3 * REQUEST_BYTES]).unwrap();
+            assert_eq!(sent, 2 * REQUEST_BYTES);
+        });
+    }
 }

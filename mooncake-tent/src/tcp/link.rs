@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use smallvec::SmallVec;
 
@@ -23,6 +23,7 @@ use crate::{
     identity::{PeerId, RegistrationId},
     memory::{LocalBuffer, LocalSlice},
     platform::after,
+    sync::MutexGuard,
     transport::{
         BoxFuture, Capabilities, InstallContext, Op, Outcome, Peer, SubBatch, TaskRef, TaskSpec,
         Tasks, Transport,

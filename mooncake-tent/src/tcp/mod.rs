@@ -9,6 +9,9 @@
 //! takes, a blocking waiter receives. Only what nobody waits for is left to the link's own thread.
 
 mod config;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzz;
 mod inbox;
 mod lane;
 mod link;

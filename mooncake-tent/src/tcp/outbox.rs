@@ -72,19 +72,33 @@ impl<const H: usize> Outbox<H> {
         *self = Self::new();
     }
 
-    /// Sends frames below `limit` (a tag) until none is left or the socket takes no more.
-    pub(super) fn send(&mut self, socket: &TcpStream, limit: u64, mode: Mode) -> io::Result<()> {
-        while self.frames.front().is_some_and(|frame| frame.tag < limit) {
+    /// Sends frames below `limit` (a tag, or `None` for all) until none is left or the socket takes
+    /// no more.
+    pub(super) fn send(
+        &mut self,
+        socket: &TcpStream,
+        limit: Option<u64>,
+        mode: Mode,
+    ) -> io::Result<()> {
+        while self
+            .frames
+            .front()
+            .is_some_and(|frame| is_below(frame, limit))
+        {
             let sent = self.gather(limit).send(socket, mode)?;
             self.advance(sent as u64);
         }
         Ok(())
     }
 
-    fn gather(&self, limit: u64) -> Sending<'_> {
+    fn gather(&self, limit: Option<u64>) -> Sending<'_> {
         let mut sending = Sending::new();
         let mut skip = self.sent as usize;
-        for frame in self.frames.iter().take_while(|frame| frame.tag < limit) {
+        let below = self
+            .frames
+            .iter()
+            .take_while(|frame| is_below(frame, limit));
+        for frame in below {
             if sending.bytes() >= MOST_BYTES {
                 break;
             }
@@ -117,6 +131,10 @@ impl<const H: usize> Outbox<H> {
             self.frames.pop_front();
         }
     }
+}
+
+fn is_below<const H: usize>(frame: &Frame<H>, limit: Option<u64>) -> bool {
+    limit.is_none_or(|limit| frame.tag < limit)
 }
 
 fn length<const H: usize>(frame: &Frame<H>) -> u64 {

@@ -1,5 +1,8 @@
 //! The end that owns the memory: accepts lanes and serves each by a thread of its own.
 
+#[cfg(feature = "fuzzing")]
+pub(super) mod fuzz;
+
 use std::{
     collections::VecDeque,
     io::{self, Write},
@@ -409,7 +412,7 @@ impl<'a> Lane<'a> {
 
     /// Answers that wait go out before their lane sleeps.
     fn send_answers(&mut self) -> io::Result<()> {
-        self.answers.send(self.socket, u64::MAX, Mode::Sleep)
+        self.answers.send(self.socket, None, Mode::Sleep)
     }
 
     /// Receives more, if need be after a sleep. In the middle of a message a silent peer is given
@@ -423,7 +426,7 @@ impl<'a> Lane<'a> {
         if let Some(end) = once(&mut self.inbox) {
             return end;
         }
-        self.answers.send(self.socket, u64::MAX, Mode::Sleep)?;
+        self.answers.send(self.socket, None, Mode::Sleep)?;
         if let Some(end) = self.spin.until(|| once(&mut self.inbox)) {
             return end;
         }

@@ -1,12 +1,13 @@
 //! The books of a batch: tasks that have not ended, tasks whose bytes may still move, and who waits.
 
-use std::{
-    sync::atomic::{AtomicBool, AtomicU64, Ordering, fence},
-    task::Waker,
-};
+use std::task::Waker;
 
-use parking_lot::Mutex;
 use smallvec::SmallVec;
+
+use crate::sync::{
+    Mutex,
+    atomic::{AtomicBool, AtomicU64, Ordering, fence},
+};
 
 const LOUD: u64 = u32::MAX as u64;
 

@@ -1,19 +1,21 @@
 //! All tasks of an engine, in cells that are used again.
 
-use std::sync::{
-    Arc, OnceLock,
-    atomic::{AtomicU32, Ordering},
-};
-
-use parking_lot::Mutex;
+use std::sync::{Arc, OnceLock};
 
 use super::{BatchState, Outcome, TaskRef, TaskSpec};
-use crate::error::{Applied, Error, Reason, Result, Retry, Stage, TransferError};
+use crate::{
+    error::{Applied, Error, Reason, Result, Retry, Stage, TransferError},
+    sync::{
+        Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+};
 
 /// Shared by the engine and its links.
 pub type Tasks = Arc<TaskSlab>;
 
-const CHUNK: usize = 1024;
+/// Few in a model, which makes all of them anew for each order of events.
+const CHUNK: usize = if cfg!(mooncake_loom) { 2 } else { 1024 };
 const CHUNKS: usize = 256;
 
 /// Cells of tasks, with the free ones among them.

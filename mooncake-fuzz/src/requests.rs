@@ -1,0 +1,154 @@
+//! Lanes that a target serves. What it must do is worked out a second time, from the description
+//! of the protocol.
+
+use mooncake_tent::tcp::fuzz::{BUFFER_BYTES, MESSAGES, Served, serve};
+
+use crate::{Target, shape::shape};
+
+pub(crate) const TARGET: Target = Target {
+    name: "requests",
+    run,
+    words: &[
+        b"\x01\0\0\0\0\0\0\0",
+        b"\x02\0\0\0\0\0\0\0",
+        b"\x03\0\0\0\0\0\0\0",
+        b"\0\0\0\0\0\x01\0\0",
+        b"\0\0\0\0\0\0\x01\0",
+        &[0xff; 8],
+    ],
+};
+
+const REQUEST: usize = 48;
+const ANSWER: usize = 24;
+const LARGEST: u64 = 1 << 40;
+const READ: u8 = 1;
+const WRITE: u8 = 2;
+/// Longest input: its answers must fit into a socket.
+const MOST: usize = 4 << 10;
+
+fn run(bytes: &[u8]) -> u64 {
+    let bytes = &bytes[..bytes.len().min(MOST)];
+    let served = serve(&[bytes]);
+    let cut = serve(&crate::mutation::cut(bytes));
+    assert_eq!(served, cut, "how bytes are cut makes a difference");
+    assert_eq!(served.leases, 0, "a lease is left");
+    let mut expected = Expected::new();
+    expected.lane(bytes);
+    let statuses = expected.compare(&served);
+    shape((served.end, statuses))
+}
+
+/// What a target must do.
+struct Expected {
+    memory: [Vec<u8>; 3],
+    answers: Vec<Request>,
+}
+
+#[derive(Clone, Copy)]
+struct Request {
+    verb: u8,
+    tag: u64,
+    registration: u64,
+    offset: u64,
+    length: u64,
+    applied: bool,
+}
+
+impl Expected {
+    fn new() -> Self {
+        let byte = |n: usize, at: usize| (n + at) as u8;
+        let memory = [1, 2, 3].map(|n| (0..BUFFER_BYTES).map(|at| byte(n, at)).collect());
+        Self {
+            memory,
+            answers: Vec::new(),
+        }
+    }
+
+    fn lane(&mut self, mut bytes: &[u8]) {
+        while let Some((header, rest)) = bytes.split_first_chunk::<REQUEST>() {
+            bytes = rest;
+            if (MESSAGES[2].again)(header).is_err() {
+                return;
+            }
+            let mut request = Request::read(header);
+            if request.length > LARGEST {
+                return;
+            }
+            request.applied = request.may(header);
+            if request.verb == WRITE {
+                let here = bytes
+                    .len()
+                    .min(usize::try_from(request.length).unwrap_or(usize::MAX));
+                if request.applied {
+                    let from = request.offset as usize;
+                    self.memory[0][from..from + here].copy_from_slice(&bytes[..here]);
+                }
+                if (here as u64) < request.length {
+                    return;
+                }
+                bytes = &bytes[here..];
+            }
+            self.answers.push(request);
+        }
+    }
+
+    /// Returns the status of each answer.
+    fn compare(&self, served: &Served) -> Vec<u8> {
+        assert_eq!(served.memory, self.memory);
+        let mut answers = &served.answers[..];
+        let mut statuses = Vec::new();
+        for request in &self.answers {
+            let (header, rest) = answers
+                .split_first_chunk::<ANSWER>()
+                .expect("every request is answered");
+            let (status, verb) = (header[0], header[1]);
+            let (tag, length) = (number(&header[8..]), number(&header[16..]));
+            assert_eq!((verb, tag), (request.verb, request.tag));
+            assert_eq!(status == 0, request.applied, "status {status}");
+            let reads = verb == READ && request.applied;
+            assert_eq!(length, if reads { request.length } else { 0 });
+            let (payload, rest) = rest.split_at(length as usize);
+            if reads && request.registration == 2 {
+                // The other buffer may have been written to since.
+                let from = request.offset as usize;
+                assert_eq!(payload, &self.memory[1][from..from + payload.len()]);
+            }
+            answers = rest;
+            statuses.push(status);
+        }
+        assert!(answers.is_empty(), "an answer to nothing");
+        statuses
+    }
+}
+
+impl Request {
+    fn read(header: &[u8; REQUEST]) -> Self {
+        Self {
+            verb: header[0],
+            tag: number(&header[8..]),
+            registration: number(&header[16..]),
+            offset: number(&header[24..]),
+            length: number(&header[32..]),
+            applied: false,
+        }
+    }
+
+    fn may(&self, header: &[u8; REQUEST]) -> bool {
+        let allowed = match self.verb {
+            READ => (1..=2).contains(&self.registration),
+            WRITE => self.registration == 1,
+            // A fence of a lane that there is not.
+            _ => return true,
+        };
+        let generation = header[40..44] == [1, 0, 0, 0];
+        let end = self.offset.checked_add(self.length);
+        let within = end.is_some_and(|end| end <= BUFFER_BYTES as u64) && self.length > 0;
+        allowed && generation && within
+    }
+}
+
+/// The number that `bytes` begin with.
+fn number(bytes: &[u8]) -> u64 {
+    let bytes = bytes.first_chunk().expect("the header is long enough");
+    u64::from_le_bytes(*bytes)
+}

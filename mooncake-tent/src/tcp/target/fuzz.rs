@@ -1,0 +1,35 @@
+//! Serves a lane whose bytes somebody made up.
+
+use std::{
+    io,
+    net::TcpStream,
+    sync::{Arc, atomic::AtomicBool},
+};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::{Lane, Shared};
+use crate::{identity::Incarnation, memory::BufferTable, tcp::TcpConfig};
+
+/// Serves what comes on `socket`, a lane of `initiator`, from `buffers`; returns why it ended. All
+/// answers are sent.
+pub(in crate::tcp) fn serve(
+    socket: &TcpStream,
+    initiator: Incarnation,
+    buffers: Arc<BufferTable>,
+) -> io::Error {
+    let shared = Shared {
+        incarnation: Incarnation::random(),
+        buffers,
+        config: TcpConfig::default(),
+        lanes: Mutex::default(),
+        ended: Condvar::new(),
+        stopped: AtomicBool::new(false),
+    };
+    let mut lane = Lane::new(&shared, socket, initiator);
+    let end = lane.serve().expect_err("a lane is served until it ends");
+    match lane.send_answers() {
+        Ok(()) => end,
+        Err(error) => error,
+    }
+}
