@@ -130,7 +130,7 @@ fn size(operation: &Operation) -> usize {
         Operation::PutEnd(items) | Operation::PutRevoke(items) => items.len(),
         Operation::PutStart(put) => put.items.len(),
         Operation::Release(leases) => leases.len(),
-        Operation::Remove(items) => items.len(),
+        Operation::Remove(remove) => remove.items.len(),
         _ => 1,
     }
 }

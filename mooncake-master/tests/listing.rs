@@ -5,7 +5,9 @@ mod common;
 use std::time::Duration;
 
 use common::{Store, key};
-use mooncake_master::state::{Answer, Failure, Key, ListObjects, Operation, Settings};
+use mooncake_master::state::{
+    Answer, Command, Effect, Failure, Key, ListObjects, Operation, Settings,
+};
 use proptest::prelude::*;
 
 const MIB: u64 = 1 << 20;
@@ -75,4 +77,42 @@ fn describing_an_object_is_no_use_of_it() {
         assert!(writing.writing && writing.idle.is_zero());
         assert_eq!(described.segments[0].name, "segment-1");
     }
+}
+
+#[test]
+fn a_page_of_many_objects_is_gathered_in_steps_beside_other_work() {
+    let mut store = Store::of(64 * MIB, Settings::default());
+    let objects = 10_000;
+    for n in 0..objects {
+        store.put(1, &format!("key-{n:05}"), 1);
+    }
+    let page = ListObjects {
+        prefix: key("key-"),
+        after: key("key-04998"),
+        limit: 3,
+    };
+    let asked = store.ask(1, Operation::ListObjects(page));
+    assert!(matches!(asked, Answer::Later { .. }), "{asked:?}");
+    // What has been passed is replaced by something that is still to come.
+    store.remove(1, "key-05000").unwrap();
+    store.put(1, "key-05000", 2);
+    let mut pages = Vec::new();
+    loop {
+        let ticked = store.apply(Command::Tick);
+        for effect in ticked.effects {
+            if let Effect::Settled { answer, .. } = effect {
+                pages.push(answer);
+            }
+        }
+        if ticked.answer == (Answer::Ticked { more: false }) {
+            break;
+        }
+    }
+    let [Answer::Objects { objects, more }] = &pages[..] else {
+        panic!("one page was expected, not {pages:?}");
+    };
+    let keys: Vec<_> = objects.iter().map(|object| object.key.clone()).collect();
+    let expected = ["key-04999", "key-05000", "key-05001"].map(key);
+    assert!(*more);
+    assert!(expected.starts_with(&keys) && keys.len() >= 2, "{keys:?}");
 }

@@ -35,7 +35,7 @@ pub(crate) async fn page(Of(shared): Of<Arc<Shared>>, Query(asked): Query<Asked>
             None => return bad_request("after_hex is not a hexadecimal key"),
         }
     };
-    let answer = shared.apply(&Command::Perform {
+    let command = Command::Perform {
         caller: Caller::Unary {
             client: ClientId::NOBODY,
             tenant: asked.tenant,
@@ -45,8 +45,8 @@ pub(crate) async fn page(Of(shared): Of<Arc<Shared>>, Query(asked): Query<Asked>
             after: Key::from(after),
             limit: asked.limit,
         }),
-    });
-    match answer {
+    };
+    match shared.answer(&command).await {
         Answer::Objects { objects, more } => {
             let keys: Vec<_> = objects.iter().map(row).collect();
             Json(json!({ "keys": keys, "more": more })).into_response()

@@ -19,7 +19,7 @@ use std::{
 use mooncake_proto::master::{self as proto, answer::Answer as Reply};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 pub(crate) use clock::epoch_by_date;
 pub use session::SessionStream;
@@ -36,7 +36,7 @@ use self::{answer::Terms, clock::Clock, sessions::Sessions};
 use crate::{
     Time,
     metrics::Traffic,
-    state::{Answer, Caller, Command, Counters, Effect, Operation, State},
+    state::{Answer, Caller, Command, Counters, Effect, Failure, Operation, State},
 };
 
 /// How often the state machine looks for what is over.
@@ -68,6 +68,7 @@ impl MasterService {
                 clock: Clock::start(),
                 sessions: Sessions::default(),
                 promised: Mutex::default(),
+                more: Notify::new(),
                 traffic: Traffic::default(),
                 terms,
                 stopping: AtomicBool::new(false),
@@ -80,7 +81,10 @@ impl MasterService {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            ticks.tick().await;
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = self.shared.more.notified() => {}
+            }
             while let Answer::Ticked { more: true } = self.shared.apply(&Command::Tick) {
                 tokio::task::yield_now().await;
             }
@@ -100,6 +104,8 @@ pub(crate) struct Shared {
     sessions: Sessions,
     /// Single calls that wait for their answers, by ticket.
     promised: Mutex<FxHashMap<u64, oneshot::Sender<Answer>>>,
+    /// The state machine has work that should not wait for the next tick.
+    more: Notify,
     traffic: Traffic,
     terms: Terms,
     stopping: AtomicBool,
@@ -111,6 +117,15 @@ impl Shared {
         answers.pop().expect("one command has one answer")
     }
 
+    /// As [`apply`](Self::apply), also where the answer takes its time.
+    pub(crate) async fn answer(&self, command: &Command) -> Answer {
+        match self.apply_waited(command) {
+            Ok(answer) => answer,
+            // None comes from a master that stops.
+            Err(promised) => promised.await.unwrap_or(Answer::Refused(Failure::Fenced)),
+        }
+    }
+
     /// The answer, or where it will come.
     fn apply_waited(&self, command: &Command) -> Result<Answer, oneshot::Receiver<Answer>> {
         let mut effects = Vec::new();
@@ -120,6 +135,7 @@ impl Shared {
             effects.extend(applied.effects);
             match applied.answer {
                 Answer::Later { ticket } => {
+                    self.more.notify_one();
                     let (sender, receiver) = oneshot::channel();
                     // While the state is locked it cannot come.
                     self.promised.lock().insert(ticket, sender);
@@ -142,6 +158,9 @@ impl Shared {
             let now = self.clock.now();
             for command in commands {
                 let applied = state.apply(now, command);
+                if let Answer::Later { .. } = applied.answer {
+                    self.more.notify_one();
+                }
                 answers.push(applied.answer);
                 effects.extend(applied.effects);
             }

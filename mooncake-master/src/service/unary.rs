@@ -10,7 +10,7 @@ use mooncake_proto::{
 use tonic::{Response, Status, Streaming, async_trait};
 
 use super::{MasterService, SessionStream, answer::refusal, request};
-use crate::state::{Caller, ClientId, Command, Failure};
+use crate::state::{Caller, ClientId, Command};
 
 impl MasterService {
     async fn call(&self, client: u64, tenant: String, request: Request) -> Reply {
@@ -23,13 +23,7 @@ impl MasterService {
             Err(failure) => return refusal(failure),
         };
         let command = Command::Perform { caller, operation };
-        let answer = match self.shared.apply_waited(&command) {
-            Ok(answer) => answer,
-            Err(promised) => match promised.await {
-                Ok(answer) => answer,
-                Err(_) => return refusal(Failure::Fenced),
-            },
-        };
+        let answer = self.shared.answer(&command).await;
         match &command {
             Command::Perform { operation, .. } => self.shared.reply(operation, answer),
             _ => unreachable!("it was built above"),

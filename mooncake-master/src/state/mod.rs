@@ -20,6 +20,7 @@ mod command;
 mod hash;
 mod ids;
 mod leases;
+mod list;
 mod membership;
 mod memory;
 mod objects;
@@ -49,13 +50,13 @@ pub use ids::{
     ClientId, DEFAULT_TENANT, Incarnation, Key, MAX_KEY_BYTES, MAX_NAME_BYTES, MAX_TENANT_BYTES,
     SegmentId,
 };
-pub use read::MAX_PAGE;
+pub use list::MAX_PAGE;
 pub use settings::Settings;
 
 pub(crate) use self::reservations::MAX_RESERVATION;
 use self::{
-    barriers::Barriers, clients::Clients, leases::Leases, objects::Objects, recency::Use,
-    remove::Sweep, segments::Segments, tenants::TenantId, tenants::Tenants,
+    barriers::Barriers, clients::Clients, leases::Leases, list::Listing, objects::Objects,
+    recency::Use, remove::Sweep, segments::Segments, tenants::TenantId, tenants::Tenants,
 };
 use crate::{Time, evict::Drain, slab::Ref};
 
@@ -162,6 +163,7 @@ pub struct State {
     last_use: Use,
     barriers: Barriers,
     sweeps: VecDeque<Sweep>,
+    listings: VecDeque<Listing>,
     totals: Totals,
     effects: Vec<Effect>,
 }
@@ -185,6 +187,7 @@ impl State {
             last_use: Use::default(),
             barriers: Barriers::default(),
             sweeps: VecDeque::new(),
+            listings: VecDeque::new(),
             totals: Totals::default(),
             effects: Vec::new(),
         }
@@ -306,7 +309,7 @@ impl State {
             Operation::Describe(keys) => Answer::Described(self.describe(now, tenant, keys)),
             Operation::Exist(keys) => Answer::Exist(self.exist(now, tenant, keys)),
             Operation::Goodbye { quiet } => self.goodbye(now, client, *quiet),
-            Operation::ListObjects(page) => self.list_objects(tenant, page),
+            Operation::ListObjects(page) => self.list_objects(caller, tenant, page),
             Operation::ListSegments => Answer::Segments {
                 segments: self.list_segments(now),
                 evicted_objects: self.totals.evicted_objects,
@@ -340,7 +343,8 @@ impl State {
         self.expire_memory(now);
         self.segments.forget_retired(now);
         self.evict_to_watermark();
-        self.sweep(now)
+        let sweeping = self.sweep(now);
+        self.list() || sweeping
     }
 
     /// A place in the order of uses, later than all before.

@@ -1,19 +1,10 @@
 //! Reading: Lookup, Exist, Describe, ListObjects.
 
-use std::{cmp::Ordering, collections::BinaryHeap};
-
 use super::{
-    Answer, ClientId, Description, Existence, Failure, Key, ListObjects, ListedObject, Located,
-    Object, Replica, State, check_key,
-    leases::Covered,
-    objects::{Body, Phase},
-    segments::Table,
-    tenants::TenantId,
+    Answer, ClientId, Description, Existence, Failure, Key, Located, Object, Replica, State,
+    check_key, leases::Covered, objects::Phase, segments::Table, tenants::TenantId,
 };
 use crate::{Time, evict::share};
-
-/// Objects in one page of a list, at most.
-pub const MAX_PAGE: u32 = 1000;
 
 impl State {
     pub(super) fn lookup(
@@ -121,65 +112,8 @@ impl State {
         }
     }
 
-    pub(super) fn list_objects(&self, tenant: Option<TenantId>, page: &ListObjects) -> Answer {
-        let limit = match page.limit {
-            0 => MAX_PAGE,
-            limit => limit.min(MAX_PAGE),
-        } as usize;
-        // The smallest keys seen so far, the greatest of them on top; one more than asked for.
-        let mut smallest: BinaryHeap<ByKey<'_>> = BinaryHeap::with_capacity(limit + 2);
-        for (_, body) in self.objects.bodies.iter() {
-            let wanted = Some(body.tenant) == tenant
-                && matches!(body.phase, Phase::Complete { .. })
-                && !self.objects.is_doomed(body)
-                && body.key.starts_with(&page.prefix.0)
-                && *body.key > *page.after.0;
-            if wanted && (smallest.len() <= limit || smallest.peek() > Some(&ByKey(body))) {
-                smallest.push(ByKey(body));
-                if smallest.len() > limit + 1 {
-                    smallest.pop();
-                }
-            }
-        }
-        let mut bodies = smallest.into_sorted_vec();
-        let more = bodies.len() > limit;
-        bodies.truncate(limit);
-        let listed = |ByKey(body): ByKey<'_>| ListedObject {
-            key: Key::from(body.key.to_vec()),
-            length: body.length,
-            replicas: body.replicas.len() as u32,
-            incarnation: body.incarnation,
-        };
-        Answer::Objects {
-            objects: bodies.into_iter().map(listed).collect(),
-            more,
-        }
-    }
-
     fn readable(&self, tenant: Option<TenantId>, key: &Key) -> Result<Option<u32>, Failure> {
         let key = check_key(key)?;
         Ok(tenant.and_then(|tenant| self.objects.readable(tenant, key)))
-    }
-}
-
-struct ByKey<'a>(&'a Body);
-
-impl PartialEq for ByKey<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.key == other.0.key
-    }
-}
-
-impl Eq for ByKey<'_> {}
-
-impl PartialOrd for ByKey<'_> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for ByKey<'_> {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.0.key.cmp(&other.0.key)
     }
 }

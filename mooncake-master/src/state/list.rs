@@ -1,0 +1,148 @@
+//! Lists of objects: pages in the order of keys, gathered step by step.
+
+use std::{cmp::Ordering, collections::BinaryHeap};
+
+use super::{
+    Answer, Caller, Key, ListObjects, ListedObject, Operation, State,
+    objects::{Body, Phase},
+    tenants::TenantId,
+};
+
+/// Objects in one page of a list, at most.
+pub const MAX_PAGE: u32 = 1000;
+
+/// Bodies looked at in one step, so that no step takes long.
+const LISTED_A_STEP: u32 = if cfg!(test) { 1500 } else { 4096 };
+
+/// A page that is being gathered. What comes and goes meanwhile is in it or not.
+#[derive(Debug)]
+pub(crate) struct Listing {
+    tenant: TenantId,
+    page: ListObjects,
+    next: u32,
+    /// The smallest keys seen so far, the greatest of them on top; one more than asked for.
+    smallest: BinaryHeap<ByKey>,
+    barrier: u64,
+}
+
+impl State {
+    pub(super) fn list_objects(
+        &mut self,
+        caller: &Caller,
+        tenant: Option<TenantId>,
+        page: &ListObjects,
+    ) -> Answer {
+        let Some(tenant) = tenant else {
+            return Answer::Objects {
+                objects: Vec::new(),
+                more: false,
+            };
+        };
+        let operation = Operation::ListObjects(page.clone());
+        let barrier = self.barriers.begin(caller, &operation, Answer::Done);
+        self.listings.push_back(Listing {
+            tenant,
+            page: page.clone(),
+            next: 0,
+            smallest: BinaryHeap::new(),
+            barrier,
+        });
+        // Of few objects the page is there now.
+        self.list();
+        self.take_settled(barrier)
+    }
+
+    /// Takes one step; `true`: there is more to do.
+    pub(super) fn list(&mut self) -> bool {
+        let Some(mut listing) = self.listings.pop_front() else {
+            return false;
+        };
+        let bodies = &self.objects.bodies;
+        let end = bodies.end().min(listing.next + LISTED_A_STEP);
+        for slot in listing.next..end {
+            if let Some(body) = bodies.at(slot)
+                && matches!(body.phase, Phase::Complete { .. })
+                && !self.objects.is_doomed(body)
+            {
+                listing.take(body);
+            }
+        }
+        listing.next = end;
+        if end < bodies.end() {
+            // Others that wait have their turn.
+            self.listings.push_back(listing);
+            return true;
+        }
+        let barrier = listing.barrier;
+        self.barriers.set_answer(barrier, listing.finish());
+        self.settle(barrier);
+        !self.listings.is_empty()
+    }
+}
+
+impl Listing {
+    fn limit(&self) -> usize {
+        match self.page.limit {
+            0 => MAX_PAGE as usize,
+            limit => limit.min(MAX_PAGE) as usize,
+        }
+    }
+
+    fn take(&mut self, body: &Body) {
+        let wanted = body.tenant == self.tenant
+            && body.key.starts_with(&self.page.prefix.0)
+            && *body.key > *self.page.after.0;
+        let full = self.smallest.len() > self.limit();
+        let too_late = |ByKey(last): &ByKey| *last.key.0 < *body.key;
+        if !wanted || (full && self.smallest.peek().is_some_and(too_late)) {
+            return;
+        }
+        self.smallest.push(ByKey(ListedObject {
+            key: Key::from(body.key.to_vec()),
+            length: body.length,
+            replicas: body.replicas.len() as u32,
+            incarnation: body.incarnation,
+        }));
+        if self.smallest.len() > self.limit() + 1 {
+            self.smallest.pop();
+        }
+    }
+
+    fn finish(self) -> Answer {
+        let limit = self.limit();
+        let mut objects: Vec<_> = self
+            .smallest
+            .into_sorted_vec()
+            .into_iter()
+            .map(|ByKey(object)| object)
+            .collect();
+        let more = objects.len() > limit;
+        objects.truncate(limit);
+        // A key that was replaced meanwhile may have been met in both lives.
+        objects.dedup_by(|later, earlier| later.key == earlier.key);
+        Answer::Objects { objects, more }
+    }
+}
+
+#[derive(Debug)]
+struct ByKey(ListedObject);
+
+impl PartialEq for ByKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for ByKey {}
+
+impl PartialOrd for ByKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ByKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.key.cmp(&other.0.key)
+    }
+}
