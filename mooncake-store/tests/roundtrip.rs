@@ -1,68 +1,17 @@
 //! A master, two nodes and a client over real sockets: what was put is what is read.
 #![expect(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
+mod common;
+
 use std::time::Duration;
 
-use bytes::Bytes;
-use mooncake_master::{Master, MasterConfig, RunningMaster};
+use common::{BUDGET, Cluster, key, pattern};
 use mooncake_proto::master::{MountSegmentRequest, Segment};
 use mooncake_store::{
-    Client, ClientOptions, Clock, ErrorCode, GetInto, Node, NodeOptions, PutFrom, RealClient,
+    Client, ClientOptions, Clock, ErrorCode, GetInto, PutFrom, RealClient,
     core::{MasterRequest, PutOptions, RemoveOptions},
     master::{ConnectOptions, Hello, MasterClient},
 };
-
-const BUDGET: Duration = Duration::from_secs(5);
-
-struct Cluster {
-    master: RunningMaster,
-    nodes: Vec<Node>,
-}
-
-impl Cluster {
-    async fn start(nodes: usize, segment_bytes: u64) -> Self {
-        let config = MasterConfig {
-            listen: "127.0.0.1:0".to_owned(),
-            admin_listen: "127.0.0.1:0".to_owned(),
-            ..MasterConfig::default()
-        };
-        let master = Master::start(config).await.unwrap();
-        let address = master.address().to_string();
-        let mut started = Vec::new();
-        for number in 0..nodes {
-            let options = NodeOptions::new(format!("node-{number}"), segment_bytes);
-            started.push(Node::start(&address, options).await.unwrap());
-        }
-        Self {
-            master,
-            nodes: started,
-        }
-    }
-
-    async fn client(&self) -> RealClient {
-        let address = self.master.address().to_string();
-        RealClient::connect(&address, ClientOptions::default())
-            .await
-            .unwrap()
-    }
-
-    async fn stop(self) {
-        for node in self.nodes {
-            node.shutdown(BUDGET).await.unwrap();
-        }
-        self.master.shutdown().await;
-    }
-}
-
-fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    (0..len as u64)
-        .map(|i| ((i ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8)
-        .collect()
-}
-
-fn key(number: usize) -> Bytes {
-    Bytes::from(format!("key-{number}"))
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_put_is_read_byte_by_byte_until_it_is_removed() {

@@ -394,6 +394,7 @@ impl Procedure for Get {
                 Some(reading) => {
                     books.cancel(reading.transfer);
                     timed_out("read", Applied::Unknown, false)
+                        .with_peer(reading.current.segment.name.clone())
                 }
                 None => timed_out("lookup", Applied::Nothing, true),
             };

@@ -481,11 +481,12 @@ impl Procedure for Put {
                 State::Waiting { fault } => fault,
                 State::Starting => timed_out("put_start", Applied::Unknown, true),
                 State::Writing { moving, fault, .. } => {
-                    for (transfer, _) in moving {
+                    let mut late = timed_out("write", Applied::Unknown, false);
+                    for (transfer, segment) in moving {
                         books.cancel(transfer);
+                        late.peer.clone_from(&segment.name);
                     }
-                    let mut fault =
-                        fault.unwrap_or_else(|| timed_out("write", Applied::Unknown, false));
+                    let mut fault = fault.unwrap_or(late);
                     fault.message += "; its writes are not quiet, so the master takes the \
                                       memory back when the put's own deadline is over";
                     fault.with_effect(Applied::Unknown, false)

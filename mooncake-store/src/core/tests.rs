@@ -429,6 +429,7 @@ fn a_put_that_is_not_quiet_at_its_deadline_is_left_to_the_master_and_says_so() {
     assert_eq!(fault.code, ErrorCode::RpcTimeout);
     assert_eq!((fault.applied, fault.quiescent), (Applied::Unknown, false));
     assert!(fault.message.contains("the master takes the memory back"));
+    assert_eq!(fault.peer, "node-b");
     rig.fail(write, Retry::Never, true);
     assert!(rig.quiet() && rig.core.is_idle());
 }

@@ -1,0 +1,65 @@
+//! A master and nodes over real sockets, in this process.
+#![allow(
+    dead_code,
+    clippy::allow_attributes,
+    clippy::unwrap_used,
+    reason = "help for tests, of which each uses its part"
+)]
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use mooncake_master::{Master, MasterConfig, RunningMaster};
+use mooncake_store::{ClientOptions, Node, NodeOptions, RealClient};
+
+pub(crate) const BUDGET: Duration = Duration::from_secs(5);
+
+pub(crate) struct Cluster {
+    pub(crate) master: RunningMaster,
+    pub(crate) nodes: Vec<Node>,
+}
+
+impl Cluster {
+    pub(crate) async fn start(nodes: usize, segment_bytes: u64) -> Self {
+        let config = MasterConfig {
+            listen: "127.0.0.1:0".to_owned(),
+            admin_listen: "127.0.0.1:0".to_owned(),
+            ..MasterConfig::default()
+        };
+        let master = Master::start(config).await.unwrap();
+        let address = master.address().to_string();
+        let mut started = Vec::new();
+        for number in 0..nodes {
+            let options = NodeOptions::new(format!("node-{number}"), segment_bytes);
+            started.push(Node::start(&address, options).await.unwrap());
+        }
+        Self {
+            master,
+            nodes: started,
+        }
+    }
+
+    pub(crate) async fn client(&self) -> RealClient {
+        let address = self.master.address().to_string();
+        RealClient::connect(&address, ClientOptions::default())
+            .await
+            .unwrap()
+    }
+
+    pub(crate) async fn stop(self) {
+        for node in self.nodes {
+            node.shutdown(BUDGET).await.unwrap();
+        }
+        self.master.shutdown().await;
+    }
+}
+
+pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    (0..len as u64)
+        .map(|i| ((i ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8)
+        .collect()
+}
+
+pub(crate) fn key(number: usize) -> Bytes {
+    Bytes::from(format!("key-{number}"))
+}
