@@ -7,9 +7,7 @@ use mooncake_store::{Client, ClientOptions, RealClient};
 use rustix::process::Signal;
 use tokio::runtime::Runtime;
 
-use super::processes::{Role, Store, run, until};
-
-const END: Duration = Duration::from_secs(5);
+use super::processes::{END, Role, Store, run, until};
 
 fn connect(runtime: &Runtime, store: &Store) -> RealClient {
     let client = RealClient::connect(store.address(), ClientOptions::default());

@@ -12,8 +12,8 @@ use axum::http::header;
 use axum::response::IntoResponse;
 use axum::routing::get;
 use axum::{Json, Router};
-use mooncake_tent::TentEngine;
 use mooncake_tent::transport::LinkGauges;
+use mooncake_tent::{Gauges, TentEngine};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
 use prometheus_client::metrics::MetricType;
@@ -122,26 +122,29 @@ impl Collector for EngineNumbers {
             let gauge = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             number(value).encode(gauge)?;
         }
-        let per_link: [(_, _, fn(&LinkGauges) -> u64); 2] = [
-            (
-                "connections",
-                "Connections with peers, whoever opened them",
-                |link| link.connections,
-            ),
-            (
-                "peer_bytes_in_flight",
-                "Bytes that peers want moved and that have not moved yet",
-                |link| link.peer_bytes_in_flight,
-            ),
-        ];
-        for (name, help, value) in per_link {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            for (link, gauges) in &now.links {
-                number(value(gauges)).encode(family.encode_family(&[("link", *link)])?)?;
-            }
-        }
-        Ok(())
+        let help = "Connections with peers, whoever opened them";
+        per_link(&mut encoder, &now, "connections", help, |link| {
+            link.connections
+        })?;
+        let help = "Bytes that peers want moved and that have not moved yet";
+        per_link(&mut encoder, &now, "peer_bytes_in_flight", help, |link| {
+            link.peer_bytes_in_flight
+        })
     }
+}
+
+fn per_link(
+    encoder: &mut DescriptorEncoder<'_>,
+    now: &Gauges,
+    name: &str,
+    help: &str,
+    value: impl Fn(&LinkGauges) -> u64,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for (link, gauges) in &now.links {
+        number(value(gauges)).encode(family.encode_family(&[("link", *link)])?)?;
+    }
+    Ok(())
 }
 
 fn number(value: u64) -> ConstGauge<i64> {
