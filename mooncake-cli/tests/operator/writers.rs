@@ -16,20 +16,21 @@ use super::processes::{PATIENCE, Running, Store, noise, until};
 
 const MIB: usize = 1 << 20;
 
-/// A writer that is stopped in the middle of its put.
+/// A writer of the store's only key, stopped while its bytes arrive at the node.
 fn stopped_in_mid_put(store: &Store, key: &str, file: &str) -> Running {
-    let puts = || store.master.number("mooncake_master_puts_in_progress");
+    let of_master = |name| store.master.number(name);
+    let arriving = || store.nodes[0].number("mooncake_tent_peer_bytes_in_flight");
     // One that was too fast has put its object, which is removed before the next tries.
     until("a writer is caught in the middle", || {
         let writer = Running::start(&["put", key, file], b"", store.address());
-        until("it has begun", || {
-            let begun = puts() == 1 || store.run(&["stat", key]).code == 0;
-            begun.then_some(())
+        until("it writes", || {
+            let writes = arriving() > 0 || of_master("mooncake_master_objects") > 0;
+            writes.then_some(())
         });
         writer.signal(Signal::STOP);
         // What it had said before is heard by now.
         let _settled = store.run(&["ls"]);
-        if puts() == 1 {
+        if of_master("mooncake_master_puts_in_progress") == 1 {
             return Some(writer);
         }
         writer.signal(Signal::CONT);
