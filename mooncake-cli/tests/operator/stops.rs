@@ -206,7 +206,8 @@ fn is_gone(pid: Pid) -> bool {
     test_kill_process(pid).is_err() || stat.map_or(true, |stat| stat.contains(") Z"))
 }
 
-fn all_end(stops: usize) {
+#[test]
+fn whoever_is_told_to_end_at_any_of_fifty_moments_ends_in_order() {
     println!("seed {SEED}");
     let mut moments = Moments(SEED);
     let deadlines = ["--default-kv-lease-ttl", "1s", "--put-deadline", "1s"];
@@ -214,7 +215,7 @@ fn all_end(stops: usize) {
     let trace = store.file("trace.jsonl");
     let words = ["trace", "generate", "--requests", "20000", "--to", &trace];
     assert_eq!(run(&words, b"", store.address()).code, 0);
-    for stop in 0..stops {
+    for stop in 0..50 {
         match stop % 4 {
             0 => a_role_ends(&mut moments, true),
             1 => a_role_ends(&mut moments, false),
@@ -224,15 +225,4 @@ fn all_end(stops: usize) {
     }
     // What the clients had under way when they ended is given back.
     store.assert_all_gauges_zero();
-}
-
-#[test]
-fn whoever_is_told_to_end_at_any_moment_ends_in_order() {
-    all_end(12);
-}
-
-#[test]
-#[ignore = "takes long"]
-fn whoever_is_told_to_end_at_any_of_fifty_moments_ends_in_order() {
-    all_end(50);
 }
