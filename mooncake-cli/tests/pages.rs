@@ -150,6 +150,7 @@ fn roles_have_the_fields_of_the_page() {
                 segment: text(),
                 segment_id: text(),
                 bytes: 1,
+                admin_address: text(),
             },
         },
     );

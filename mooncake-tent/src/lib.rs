@@ -66,7 +66,7 @@ pub mod tcp;
 pub mod transport;
 
 pub use engine::{
-    Batch, Buffer, RegisterOptions, Request, TentEngine, TentEngineBuilder, TransferEngine,
+    Batch, Buffer, Gauges, RegisterOptions, Request, TentEngine, TentEngineBuilder, TransferEngine,
 };
 pub use error::{Applied, Error, Reason, Result, Retry, Stage, TransferError};
 pub use identity::{Generation, Incarnation, PeerId, RegistrationId};

@@ -205,3 +205,22 @@ async fn a_fence_ends_lanes_that_are_still_connecting() {
     });
     assert!(batch.is_quiescent());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shutdown_right_after_a_read_broke_off_finds_nothing_that_could_land() {
+    use std::io::Read;
+    for _ in 0..200 {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let owner = engine_at(listener.local_addr().unwrap()).await;
+        let remote = buffer(&owner, 4096, Permission::PeersRead).await;
+        fake_target(listener, owner.incarnation(), |_, mut socket| {
+            let _closes_after = socket.read(&mut [0; 48]);
+        });
+        let engine = engine_with(one_lane()).await;
+        let local = buffer(&engine, 4096, Permission::Local).await;
+        let segment = open(&engine, &owner).await;
+        let read = Request::read(local.all().unwrap(), &segment, address(&remote, 0));
+        assert!(!once(&engine, read).await.is_completed());
+        engine.shutdown(BUDGET).await.unwrap();
+    }
+}

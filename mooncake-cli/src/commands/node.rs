@@ -1,6 +1,7 @@
 //! `mooncake node`: lends memory to a store until it is told to stop.
 
 mod memory;
+mod pages;
 
 use clap::Args;
 use mooncake_store::{Node, NodeOptions, StoreError};
@@ -35,6 +36,8 @@ pub struct ReadyNode {
     pub segment_id: String,
     /// How much memory it lends.
     pub bytes: u64,
+    /// Where its pages for operators are.
+    pub admin_address: String,
 }
 
 /// Runs the command.
@@ -74,6 +77,8 @@ async fn serve(
     let mut options = NodeOptions::new(name.clone(), bytes_lent);
     options.listen = settings.listen;
     options.data_listen = settings.data_listen;
+    // Before the memory, which takes long to touch.
+    let listener = pages::bind(settings.admin_listen).await?;
     let node = tokio::select! {
         started = Node::start(settings.master.as_str(), options) => {
             started.map_err(|error| refusal(&error, &settings))?
@@ -84,8 +89,10 @@ async fn serve(
         }
     };
     let segment = node.segment_name();
+    let pages = pages::Pages::serve(listener, node.engine().clone())?;
+    let admin_address = pages.address();
     output.remark(format_args!(
-        "node {name} is ready: lends {} at {segment} to the master at {}",
+        "node {name} is ready: lends {} at {segment} to the master at {}, pages at http://{admin_address}",
         bytes(bytes_lent),
         settings.master
     ));
@@ -95,6 +102,7 @@ async fn serve(
             segment: segment.to_owned(),
             segment_id: node.segment_id().to_string(),
             bytes: bytes_lent,
+            admin_address: admin_address.to_string(),
         },
     })?;
     let reason = stop.wait().await;

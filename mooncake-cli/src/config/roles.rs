@@ -51,6 +51,8 @@ settings! {
         listen: SocketAddr = "127.0.0.1:0",
         /// Where it sends and receives objects; port 0 takes any that is free.
         data_listen: SocketAddr = "127.0.0.1:0",
+        /// Where metrics and health are served over HTTP; port 0 takes any that is free.
+        admin_listen: SocketAddr = "127.0.0.1:0",
     }
 }
 
@@ -120,11 +122,27 @@ fn check_node(settings: &NodeSettings) -> Result<(), String> {
             ));
         }
     }
-    if settings.listen == settings.data_listen && settings.listen.port() != 0 {
-        return Err(format!(
-            "listen and data_listen are both {}",
-            settings.listen
-        ));
+    let pairs = [
+        (
+            "listen and data_listen",
+            settings.listen,
+            settings.data_listen,
+        ),
+        (
+            "listen and admin_listen",
+            settings.listen,
+            settings.admin_listen,
+        ),
+        (
+            "data_listen and admin_listen",
+            settings.data_listen,
+            settings.admin_listen,
+        ),
+    ];
+    for (names, one, other) in pairs {
+        if one == other && one.port() != 0 {
+            return Err(format!("{names} are both {one}"));
+        }
     }
     Ok(())
 }

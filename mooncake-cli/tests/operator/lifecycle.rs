@@ -7,9 +7,7 @@ use mooncake_store::{Client, ClientOptions, RealClient};
 use rustix::process::Signal;
 use tokio::runtime::Runtime;
 
-use super::processes::{Role, Store, run, until};
-
-const END: Duration = Duration::from_secs(5);
+use super::processes::{END, Role, Store, run, until};
 
 fn connect(runtime: &Runtime, store: &Store) -> RealClient {
     let client = RealClient::connect(store.address(), ClientOptions::default());
@@ -50,6 +48,22 @@ fn roles_end_with_their_standard_input_if_asked_to() {
 }
 
 #[test]
+fn a_node_shows_operators_that_it_serves_and_what_it_holds() {
+    let store = Store::start(1, "16MiB", &[]);
+    let node = &store.nodes[0];
+    for path in ["/health", "/healthz"] {
+        assert_eq!(node.page(path), r#"{"status":"serving"}"#);
+    }
+    assert_eq!(node.number("mooncake_tent_registrations"), 1, "its segment");
+    let runtime = Runtime::new().unwrap();
+    let client = connect(&runtime, &store);
+    assert!(put(&runtime, &client, "k"));
+    assert!(node.number("mooncake_tent_connections") > 0);
+    runtime.block_on(client.close(END)).unwrap();
+    store.assert_all_gauges_zero();
+}
+
+#[test]
 fn objects_of_a_node_that_was_killed_are_gone_after_the_client_ttl() {
     let mut store = Store::start(2, "16MiB", &["--client-ttl", "1s"]);
     let holder = |key: &str| -> usize {
@@ -86,6 +100,7 @@ fn objects_of_a_node_that_was_killed_are_gone_after_the_client_ttl() {
         assert_eq!(store.run(&["get", key]).out, b"value");
     }
     assert_eq!(store.run_with(&["put", "more"], b"value").code, 0);
+    store.assert_all_gauges_zero();
 }
 
 #[test]
@@ -107,7 +122,7 @@ fn a_master_that_comes_back_finds_nodes_and_clients_again() {
     assert!(put(&runtime, &client, "before"));
     master.end(Signal::KILL);
 
-    let store = restarted();
+    let mut store = restarted();
     until("both nodes are back", || {
         let listed = store.run_with(&["put", "probe"], b"v");
         let _ = store.run(&["rm", "probe"]);
@@ -123,7 +138,10 @@ fn a_master_that_comes_back_finds_nodes_and_clients_again() {
         store.run(&["ls"]).text(),
         "key    size  replicas\nafter   5 B         1\n\n1 object\n"
     );
-    drop((nodes, folder));
+    runtime.block_on(client.close(END)).unwrap();
+    store.nodes = nodes;
+    store.assert_all_gauges_zero();
+    drop(folder);
 }
 
 #[test]
@@ -139,6 +157,7 @@ fn a_store_is_reached_through_a_relay_until_that_cuts() {
     assert_eq!(reach(&kind).code, 0);
     let cuts = relay(&["--cut-after", "100", "--cut", "close"]);
     assert_eq!(reach(&cuts).code, 2);
+    store.assert_all_gauges_zero();
     let (code, took) = kind.end(Signal::TERM);
     assert_eq!(code, Some(0));
     assert!(took < END, "{took:?}");

@@ -7,4 +7,8 @@ mod page;
 mod pauses;
 mod processes;
 mod refusals;
+mod replicas;
+mod stops;
+mod streams;
 mod values;
+mod writers;

@@ -48,6 +48,7 @@ fn law_10_a_master_that_was_stopped_for_twice_the_ttl_expires_nobody() {
         }
         thread::sleep(Duration::from_millis(300));
     }
+    store.assert_all_gauges_zero();
 }
 
 #[test]
@@ -70,6 +71,7 @@ fn a_node_that_was_stopped_beyond_the_ttl_comes_back_empty_and_never_lies() {
     for key in &keys {
         assert_eq!(store.run(&["get", key]).code, 1, "{key} was forgotten");
     }
+    store.assert_all_gauges_zero();
 }
 
 #[test]
@@ -118,4 +120,5 @@ fn a_replay_survives_stops_of_everybody_without_a_wrong_byte() {
         (0, &0.into()),
         "{summary} {err}"
     );
+    store.assert_all_gauges_zero();
 }

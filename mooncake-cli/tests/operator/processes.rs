@@ -1,7 +1,8 @@
 //! Processes of the binary, none of which outlives its test.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc;
@@ -14,6 +15,27 @@ use tempfile::TempDir;
 
 /// Longer than anything here may take, on a machine that does much else.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long a role that was told to end may take, a busy machine included.
+pub(crate) const END: Duration = Duration::from_secs(5);
+
+/// What the master holds only while something is under way.
+const OF_A_MASTER: [&str; 3] = [
+    "mooncake_master_leases",
+    "mooncake_master_puts_in_progress",
+    "mooncake_master_quarantined_bytes",
+];
+/// What a node holds only while something is under way.
+const OF_A_NODE: [&str; 8] = [
+    "mooncake_tent_bytes_in_flight",
+    "mooncake_tent_connections",
+    "mooncake_tent_leases",
+    "mooncake_tent_open_batches",
+    "mooncake_tent_peer_bytes_in_flight",
+    "mooncake_tent_quarantined_bytes",
+    "mooncake_tent_tasks_in_flight",
+    "mooncake_tent_withdrawn_bytes",
+];
 
 fn mooncake() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mooncake"));
@@ -28,6 +50,18 @@ fn mooncake() -> Command {
     command
 }
 
+/// One that keeps whatever files it makes in this folder.
+fn mooncake_in(folder: &Path) -> Command {
+    let mut command = mooncake();
+    command.current_dir(folder).env("TMPDIR", folder);
+    command
+}
+
+/// Starts a command with this folder to work in.
+pub(crate) fn spawn_in(folder: &Path, words: &[&str]) -> Child {
+    mooncake_in(folder).args(words).spawn().unwrap()
+}
+
 /// A master or a node that serves.
 pub(crate) struct Role {
     child: Child,
@@ -38,7 +72,16 @@ pub(crate) struct Role {
 impl Role {
     /// Starts it with these words, and waits until it is ready.
     pub(crate) fn start(words: &[&str]) -> Self {
-        let mut child = mooncake()
+        Self::ready(mooncake(), words)
+    }
+
+    /// As [`start`](Self::start), with this folder to work in.
+    pub(crate) fn start_in(folder: &Path, words: &[&str]) -> Self {
+        Self::ready(mooncake_in(folder), words)
+    }
+
+    fn ready(mut command: Command, words: &[&str]) -> Self {
+        let mut child = command
             .args(words)
             .args(["--end-with-stdin", "--output", "json"])
             .spawn()
@@ -82,6 +125,38 @@ impl Role {
 
     pub(crate) fn field(&self, name: &str) -> &str {
         self.ready["ready"][name].as_str().unwrap()
+    }
+
+    /// What a page for operators says.
+    pub(crate) fn page(&self, path: &str) -> String {
+        let mut socket = TcpStream::connect(self.field("admin_address")).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n");
+        socket.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200 "), "{path}: {head}");
+        body.to_owned()
+    }
+
+    /// All numbers of its page; those with several labels are added up.
+    pub(crate) fn numbers(&self) -> BTreeMap<String, u64> {
+        let mut numbers = BTreeMap::new();
+        let text = self.page("/metrics");
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let (name, value) = line.rsplit_once(' ').unwrap();
+            let name = name.split('{').next().unwrap();
+            *numbers.entry(name.to_owned()).or_default() += value.parse::<u64>().unwrap();
+        }
+        numbers
+    }
+
+    /// One of the numbers of its page.
+    pub(crate) fn number(&self, name: &str) -> u64 {
+        let numbers = self.numbers();
+        let number = numbers.get(name);
+        *number.unwrap_or_else(|| panic!("there is no {name} in {numbers:?}"))
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -157,6 +232,18 @@ impl Running {
         input: &[u8],
         master: &str,
     ) -> Self {
+        let (running, mut stdin) = Self::start_unfed(words, master);
+        let input = input.to_vec();
+        // Some commands do not read all of it.
+        thread::spawn(move || drop(stdin.write_all(&input)));
+        running
+    }
+
+    /// Starts it and leaves its input to the caller.
+    pub(crate) fn start_unfed<W: AsRef<std::ffi::OsStr>>(
+        words: &[W],
+        master: &str,
+    ) -> (Self, ChildStdin) {
         let begun = Instant::now();
         let mut child = mooncake()
             .args(words)
@@ -164,25 +251,31 @@ impl Running {
             .spawn()
             .unwrap();
         let pid = Pid::from_child(&child);
-        let (mut stdin, input) = (child.stdin.take().unwrap(), input.to_vec());
-        // Some commands do not read all of it.
-        thread::spawn(move || drop(stdin.write_all(&input)));
+        let stdin = child.stdin.take().unwrap();
         let (sender, ended) = mpsc::channel();
         thread::spawn(move || sender.send(child.wait_with_output()));
         let words: Vec<_> = words
             .iter()
             .map(|word| word.as_ref().to_string_lossy())
             .collect();
-        Self {
+        let running = Self {
             pid,
             words: words.join(" "),
             begun,
             ended,
-        }
+        };
+        (running, stdin)
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(self.pid, signal).unwrap();
+    }
+
+    /// Kills it, and waits until the system has it no more.
+    pub(crate) fn kill(self) {
+        self.signal(Signal::KILL);
+        let output = self.ended.recv_timeout(PATIENCE).unwrap().unwrap();
+        assert_eq!(output.status.code(), None, "{} ended by itself", self.words);
     }
 
     /// Waits for its end, but not for longer than `patience`.
@@ -227,6 +320,30 @@ impl Store {
 
     pub(crate) fn address(&self) -> &str {
         self.master.field("address")
+    }
+
+    /// Once all clients are gone, nothing is under way anywhere, within a bounded time. Leases and
+    /// memory of clients that were killed are given back when the master's settings say so.
+    pub(crate) fn assert_all_gauges_zero(&self) {
+        let begun = Instant::now();
+        let roles = || self.nodes.iter().map(|node| (node, &OF_A_NODE[..]));
+        loop {
+            let mut held = Vec::new();
+            for (role, gauges) in roles().chain([(&self.master, &OF_A_MASTER[..])]) {
+                let numbers = role.numbers();
+                for gauge in gauges {
+                    match numbers.get(*gauge) {
+                        Some(0) => {}
+                        other => held.push((*gauge, other.copied())),
+                    }
+                }
+            }
+            if held.is_empty() {
+                return;
+            }
+            assert!(begun.elapsed() < PATIENCE, "still held: {held:?}");
+            thread::sleep(Duration::from_millis(10));
+        }
     }
 
     pub(crate) fn run(&self, words: &[&str]) -> Done {

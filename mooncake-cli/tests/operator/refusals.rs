@@ -47,6 +47,7 @@ fn keys_that_are_empty_or_too_long_are_refused() {
     }
     let store = Store::start(1, "1MiB", &[]);
     assert_eq!(store.run_with(&["put", &long[1..]], b"v").code, 0);
+    store.assert_all_gauges_zero();
 }
 
 #[test]
@@ -77,6 +78,7 @@ fn values_that_are_empty_or_too_large_are_refused() {
         .run(&["put", "k", &file])
         .refused(&[&said[..], &[&file, "2097153"]].concat(), SOON);
     assert_eq!(store.run_with(&["put", "k"], &value[1..]).code, 0);
+    store.assert_all_gauges_zero();
 }
 
 #[test]
@@ -167,6 +169,10 @@ fn an_address_in_use_is_named() {
         (
             &[&node[..], &["--data-listen", address]].concat(),
             "--data-listen",
+        ),
+        (
+            &[&node[..], &["--admin-listen", address]].concat(),
+            "--admin-listen",
         ),
     ] {
         run(words, b"", &nobody()).refused(&[address, "in use", flag, "another port"], SOON);

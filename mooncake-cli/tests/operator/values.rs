@@ -41,6 +41,7 @@ fn a_value_comes_back_as_it_was_put() {
         store.run(&["get", "big"]).out == value,
         "a put that failed changed something"
     );
+    store.assert_all_gauges_zero();
 }
 
 #[test]
@@ -91,6 +92,7 @@ fn objects_are_listed_described_located_and_removed() {
         assert_eq!((gone.code, gone.text().as_str()), (1, ""));
         assert_eq!(gone.err, "a/1: no such object\n");
     }
+    store.assert_all_gauges_zero();
 }
 
 #[test]
@@ -129,6 +131,7 @@ fn a_list_longer_than_a_page_is_complete_and_in_order() {
         (some["objects"].as_array().unwrap().len(), &some["more"]),
         (2_001, &true.into())
     );
+    store.assert_all_gauges_zero();
 }
 
 #[test]
@@ -156,6 +159,7 @@ fn a_file_has_the_whole_value_or_what_it_had_before() {
     let done = store.run(&["get", "k", "--to", &nowhere]);
     assert_eq!(done.code, 2);
     assert!(done.err.contains(&nowhere), "{done:?}");
+    store.assert_all_gauges_zero();
 }
 
 #[test]
@@ -169,6 +173,7 @@ fn keys_may_be_any_bytes_and_are_shown_escaped() {
     let listing = store.run(&["ls", "-o", "json"]).json();
     assert_eq!(listing["objects"][0]["key_hex"], "ff0a1b5b324a");
     assert_eq!(done("rm").text(), "\\xff\\n\\x1b[2J: removed\n");
+    store.assert_all_gauges_zero();
 }
 
 #[test]
@@ -206,6 +211,7 @@ fn documents_have_the_fields_of_the_page() {
         check(form, &done.json());
     }
     assert_eq!(fs::read(&to).unwrap(), b"value");
+    store.assert_all_gauges_zero();
 }
 
 #[test]
@@ -217,4 +223,5 @@ fn a_get_leaves_no_lease_behind() {
     }
     let stat = store.run(&["stat", "k", "-o", "json"]).json();
     assert_eq!(stat["leases"], 0);
+    store.assert_all_gauges_zero();
 }

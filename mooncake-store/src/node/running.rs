@@ -48,7 +48,7 @@ impl NodeOptions {
 /// A process's part in the store: memory that objects are kept in.
 #[derive(Debug)]
 pub struct Node {
-    engine: Arc<dyn TransferEngine>,
+    engine: TentEngine,
     master: MasterClient,
     mount: Mount,
 }
@@ -68,7 +68,6 @@ impl Node {
             .transport(TcpTransport::new(tcp))
             .build()
             .await?;
-        let engine: Arc<dyn TransferEngine> = Arc::new(engine);
         let connect = ConnectOptions {
             connect_timeout: options.connect_deadline,
             ..ConnectOptions::default()
@@ -93,7 +92,8 @@ impl Node {
         })?;
         let permission = RegisterOptions::new(Permission::PeersReadWrite);
         let buffer = engine.register_memory(memory, permission).await?;
-        let mount = Mount::start(Arc::clone(&engine), master.clone(), buffer, options.name).await?;
+        let shared: Arc<dyn TransferEngine> = Arc::new(engine.clone());
+        let mount = Mount::start(shared, master.clone(), buffer, options.name).await?;
         Ok(Self {
             engine,
             master,
@@ -111,10 +111,15 @@ impl Node {
         self.mount.id()
     }
 
+    /// The engine that moves its bytes.
+    pub fn engine(&self) -> &TentEngine {
+        &self.engine
+    }
+
     /// A client in the same process, which reaches the node's own memory by plain copies.
     pub fn client(&self, operation_deadline: Duration) -> RealClient {
         RealClient::over(
-            Arc::clone(&self.engine),
+            Arc::new(self.engine.clone()),
             self.master.clone(),
             operation_deadline,
         )

@@ -19,8 +19,8 @@ use crate::{
     memory::LocalBuffer,
     platform::after,
     transport::{
-        BatchState, BoxFuture, Capabilities, InstallContext, Outcome, Peer, SubBatch, TaskRef,
-        TaskSlab, TaskSpec, Tasks, Transport,
+        BatchState, BoxFuture, Capabilities, InstallContext, LinkGauges, Outcome, Peer, SubBatch,
+        TaskRef, TaskSlab, TaskSpec, Tasks, Transport,
     },
 };
 
@@ -313,6 +313,10 @@ impl<T: Transport> Transport for Chaos<T> {
 
     fn estimated_bandwidth(&self) -> Option<f64> {
         self.link.estimated_bandwidth()
+    }
+
+    fn gauges(&self) -> LinkGauges {
+        self.link.gauges()
     }
 }
 

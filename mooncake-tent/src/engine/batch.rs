@@ -33,6 +33,7 @@ pub struct Batch {
 
 impl Batch {
     pub(crate) fn new(tasks: Tasks, capacity: usize) -> Self {
+        tasks.batch_opened();
         Self {
             tasks,
             state: Arc::default(),
@@ -215,6 +216,7 @@ impl Drop for Batch {
         for task in &self.refs {
             self.tasks.release(*task);
         }
+        self.tasks.batch_closed();
     }
 }
 

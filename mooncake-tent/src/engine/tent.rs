@@ -14,7 +14,8 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 use super::{
-    Batch, Buffer, RegisterOptions, Request, TentEngineBuilder, TransferEngine, buffer::Registrar,
+    Batch, Buffer, Gauges, RegisterOptions, Request, TentEngineBuilder, TransferEngine,
+    buffer::Registrar,
 };
 use crate::{
     control::{ControlServer, Describe},
@@ -112,6 +113,24 @@ impl TentEngine {
     /// Which links would carry a request to `segment`, best first, and why.
     pub fn explain(&self, op: Op, segment: &Segment) -> Ranking {
         self.shared.rank(op, &segment.known().descriptor)
+    }
+
+    /// What it holds at this moment.
+    pub fn gauges(&self) -> Gauges {
+        let parts = &self.shared.parts;
+        let tasks = parts.context.tasks.sums();
+        let buffers = parts.context.buffers.sums();
+        let links = parts.links.iter();
+        Gauges {
+            tasks_in_flight: tasks.in_flight,
+            bytes_in_flight: tasks.bytes_in_flight,
+            quarantined_bytes: tasks.quarantined_bytes,
+            open_batches: parts.context.tasks.open_batches(),
+            registrations: buffers.registrations,
+            leases: buffers.leases,
+            withdrawn_bytes: buffers.withdrawn_bytes,
+            links: links.map(|link| (link.name(), link.gauges())).collect(),
+        }
     }
 
     /// Tasks that have not been given back.

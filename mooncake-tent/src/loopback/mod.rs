@@ -14,8 +14,8 @@ use crate::{
     identity::{PeerId, RegistrationId},
     memory::{Access, BufferTable, LocalBuffer, LocalSlice},
     transport::{
-        BoxFuture, Capabilities, InstallContext, Op, Outcome, Peer, SubBatch, TaskRef, TaskSpec,
-        Tasks, Transport,
+        BoxFuture, Capabilities, InstallContext, LinkGauges, Op, Outcome, Peer, SubBatch, TaskRef,
+        TaskSpec, Tasks, Transport,
     },
 };
 
@@ -142,6 +142,10 @@ impl Transport for InProcess {
 
     fn estimated_bandwidth(&self) -> Option<f64> {
         None
+    }
+
+    fn gauges(&self) -> LinkGauges {
+        LinkGauges::default()
     }
 }
 

@@ -1,6 +1,9 @@
 //! All buffers of this process, as requests of peers find them.
 
-use std::{ops::Range, sync::Arc};
+use std::{
+    ops::Range,
+    sync::{Arc, Weak},
+};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -39,11 +42,22 @@ impl From<Refusal> for Reason {
     }
 }
 
+/// What buffers add up to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BufferSums {
+    pub(crate) registrations: u64,
+    pub(crate) leases: u64,
+    /// Of those that were removed and are still leased.
+    pub(crate) withdrawn_bytes: u64,
+}
+
 /// Registered buffers by id: read on every request, written at registration.
 #[derive(Debug)]
 pub(crate) struct BufferTable {
     buffers: ArcSwap<FxHashMap<RegistrationId, Arc<LocalBuffer>>>,
     next: Mutex<u64>,
+    /// Buffers that were removed while leases held them.
+    withdrawn: Mutex<Vec<Weak<LocalBuffer>>>,
 }
 
 impl BufferTable {
@@ -53,6 +67,7 @@ impl BufferTable {
         Self {
             buffers: ArcSwap::default(),
             next: Mutex::new(first | 1),
+            withdrawn: Mutex::default(),
         }
     }
 
@@ -80,9 +95,31 @@ impl BufferTable {
     pub(crate) fn remove(&self, id: RegistrationId) {
         let _writer = self.next.lock();
         let mut buffers = FxHashMap::clone(&self.buffers.load());
-        if buffers.remove(&id).is_some() {
+        if let Some(buffer) = buffers.remove(&id) {
             self.buffers.store(Arc::new(buffers));
+            let mut withdrawn = self.withdrawn.lock();
+            withdrawn.retain(|buffer| held(buffer).is_some());
+            withdrawn.push(Arc::downgrade(&buffer));
         }
+    }
+
+    pub(crate) fn sums(&self) -> BufferSums {
+        let buffers = self.buffers.load();
+        let mut sums = BufferSums {
+            registrations: buffers.len() as u64,
+            leases: buffers.values().map(|buffer| buffer.leases()).sum(),
+            withdrawn_bytes: 0,
+        };
+        let mut withdrawn = self.withdrawn.lock();
+        withdrawn.retain(|buffer| {
+            let Some(buffer) = held(buffer) else {
+                return false;
+            };
+            sums.leases += buffer.leases();
+            sums.withdrawn_bytes += buffer.memory().len() as u64;
+            true
+        });
+        sums
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<LocalBuffer>> {
@@ -113,6 +150,11 @@ impl BufferTable {
             .map_err(|_| Refusal::StaleGeneration)?;
         LocalSlice::new(lease, range).ok_or(Refusal::OutOfBounds)
     }
+}
+
+/// A removed buffer that leases keep. It is closed, so one without leases never has any again.
+fn held(buffer: &Weak<LocalBuffer>) -> Option<Arc<LocalBuffer>> {
+    buffer.upgrade().filter(|buffer| buffer.leases() > 0)
 }
 
 #[cfg(test)]

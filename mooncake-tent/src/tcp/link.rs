@@ -25,8 +25,8 @@ use crate::{
     platform::after,
     sync::MutexGuard,
     transport::{
-        BoxFuture, Capabilities, InstallContext, Op, Outcome, Peer, SubBatch, TaskRef, TaskSpec,
-        Tasks, Transport,
+        BoxFuture, Capabilities, InstallContext, LinkGauges, Op, Outcome, Peer, SubBatch, TaskRef,
+        TaskSpec, Tasks, Transport,
     },
 };
 
@@ -180,6 +180,16 @@ impl Transport for TcpTransport {
 
     fn estimated_bandwidth(&self) -> Option<f64> {
         None
+    }
+
+    fn gauges(&self) -> LinkGauges {
+        let Some(installed) = self.installed.get() else {
+            return LinkGauges::default();
+        };
+        let accepted = installed.target.as_ref().map(Target::gauges);
+        let mut gauges = accepted.unwrap_or_default();
+        gauges.connections += installed.peers.poller().lanes().len() as u64;
+        gauges
     }
 }
 

@@ -51,7 +51,7 @@ pub(super) struct Peers {
     next_lane: AtomicU64,
     /// No new lanes.
     stopped: AtomicBool,
-    /// Threads that connect or fence.
+    /// Threads that connect, fence or retire a lane.
     errands: Mutex<usize>,
     errand_ended: Condvar,
     /// Errands end now.
@@ -172,16 +172,13 @@ impl Peers {
 
     /// Runs `work` on a thread of its own that [`until_quiet`](Self::until_quiet) waits for.
     fn errand(&self, name: &str, work: impl FnOnce(&Self) + Send + 'static) -> io::Result<()> {
-        struct Running(Arc<Peers>);
-        impl Drop for Running {
-            fn drop(&mut self) {
-                *self.0.errands.lock() -= 1;
-                self.0.errand_ended.notify_all();
-            }
-        }
+        let errand = self.begin_errand();
+        spawn(name, move || work(&errand.0)).map(drop)
+    }
+
+    fn begin_errand(&self) -> Errand {
         *self.errands.lock() += 1;
-        let running = Running(self.arc());
-        spawn(name, move || work(&running.0)).map(drop)
+        Errand(self.arc())
     }
 
     /// A connection that has said hello as `lane`.
@@ -229,6 +226,8 @@ impl Peers {
             return;
         }
         tracing::debug!(peer = %lane.peer(), lane = lane.id(), %reason, "a lane ended");
+        // Before the poller forgets the lane: who stops us finds it there, or waits for this.
+        let _errand = self.begin_errand();
         self.poller.remove(lane);
         let peer = self.peers.lock().get(&lane.peer()).cloned();
         let peer = peer.expect("a lane's peer is never forgotten");
@@ -388,6 +387,16 @@ impl Peers {
             }),
             None => Ok(()),
         }
+    }
+}
+
+/// Work that [`Peers::until_quiet`] waits for.
+struct Errand(Arc<Peers>);
+
+impl Drop for Errand {
+    fn drop(&mut self) {
+        *self.0.errands.lock() -= 1;
+        self.0.errand_ended.notify_all();
     }
 }
 

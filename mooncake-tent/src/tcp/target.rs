@@ -9,7 +9,7 @@ use std::{
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
     time::Duration,
@@ -36,7 +36,7 @@ use crate::{
     identity::Incarnation,
     memory::{Access, BufferTable, LocalSlice, Refusal},
     platform::after,
-    transport::InstallContext,
+    transport::{InstallContext, LinkGauges},
 };
 
 /// A lane that stops in the middle of something is ended after this.
@@ -79,11 +79,23 @@ struct AcceptedLanes {
     /// Connections that have not said hello yet, by a number of ours.
     strangers: FxHashMap<u64, TcpStream>,
     next_stranger: u64,
-    lanes: FxHashMap<LaneName, (u64, TcpStream)>,
+    lanes: FxHashMap<LaneName, Accepted>,
     /// Lanes that may not come back, oldest first.
     fenced: VecDeque<LaneName>,
     is_fenced: FxHashSet<LaneName>,
 }
+
+/// A lane that has said hello.
+#[derive(Debug)]
+struct Accepted {
+    /// The number that it had as a stranger.
+    number: u64,
+    socket: TcpStream,
+    moving: Moving,
+}
+
+/// Bytes that a lane has to move before its peer is served. Only the lane's thread writes it.
+type Moving = Arc<AtomicU64>;
 
 impl Target {
     pub(super) fn start(
@@ -124,6 +136,17 @@ impl Target {
         self.address
     }
 
+    pub(super) fn gauges(&self) -> LinkGauges {
+        let lanes = self.shared.lanes.lock();
+        let accepted = lanes.lanes.values();
+        LinkGauges {
+            connections: (lanes.lanes.len() + lanes.strangers.len()) as u64,
+            peer_bytes_in_flight: accepted
+                .map(|lane| lane.moving.load(Ordering::Relaxed))
+                .sum(),
+        }
+    }
+
     /// Ends all lanes and waits for their threads.
     pub(super) fn stop(&self, budget: Duration) -> Result<()> {
         self.shared.stopped.store(true, Ordering::Release);
@@ -135,7 +158,7 @@ impl Target {
         }
         let end = after(budget);
         let mut lanes = self.shared.lanes.lock();
-        let accepted = lanes.lanes.values().map(|(_, socket)| socket);
+        let accepted = lanes.lanes.values().map(|lane| &lane.socket);
         for socket in accepted.chain(lanes.strangers.values()) {
             let _gone = socket.shutdown(Shutdown::Both);
         }
@@ -192,8 +215,8 @@ impl Shared {
         let spawned = spawn("tcp-lane", move || {
             let shared = &seat.shared;
             match shared.greet(number, &socket) {
-                Ok(Some(name)) => {
-                    let end = Lane::new(shared, &socket, name.0).serve();
+                Ok(Some((name, moving))) => {
+                    let end = Lane::new(shared, &socket, name.0, moving).serve();
                     let why = end.expect_err("a lane is served until it ends");
                     tracing::debug!(peer = %name.0, lane = name.1, %why, "a peer's lane ended");
                 }
@@ -207,7 +230,7 @@ impl Shared {
     }
 
     /// Exchanges hellos; `None` if the lane is turned away.
-    fn greet(&self, number: u64, socket: &TcpStream) -> io::Result<Option<LaneName>> {
+    fn greet(&self, number: u64, socket: &TcpStream) -> io::Result<Option<(LaneName, Moving)>> {
         socket.set_nodelay(true)?;
         socket.set_write_timeout(Some(PATIENCE))?;
         let mut stream = socket;
@@ -216,7 +239,8 @@ impl Shared {
         socket.set_read_timeout(Some(PATIENCE))?;
         let hello = Hello::decode(&bytes).map_err(garbage)?;
         let name = (hello.initiator, hello.lane);
-        let welcome = self.admit(number, name, &hello);
+        let moving = Moving::default();
+        let welcome = self.admit(number, name, &hello, &moving);
         let answer = HelloAnswer {
             welcome,
             target: self.incarnation,
@@ -224,10 +248,10 @@ impl Shared {
             window: u32::try_from(self.config.window).unwrap_or(u32::MAX),
         };
         stream.write_all(&answer.encode())?;
-        Ok((welcome == Welcome::Accepted).then_some(name))
+        Ok((welcome == Welcome::Accepted).then_some((name, moving)))
     }
 
-    fn admit(&self, number: u64, name: LaneName, hello: &Hello) -> Welcome {
+    fn admit(&self, number: u64, name: LaneName, hello: &Hello, moving: &Moving) -> Welcome {
         if hello.target != self.incarnation {
             return Welcome::OtherIncarnation;
         }
@@ -239,7 +263,13 @@ impl Shared {
         }
         match lanes.strangers.remove(&number) {
             Some(socket) => {
-                lanes.lanes.insert(name, (number, socket));
+                let moving = Arc::clone(moving);
+                let lane = Accepted {
+                    number,
+                    socket,
+                    moving,
+                };
+                lanes.lanes.insert(name, lane);
                 Welcome::Accepted
             }
             None => Welcome::Full,
@@ -257,8 +287,8 @@ impl Shared {
                 lanes.is_fenced.remove(&oldest);
             }
         }
-        if let Some((_, socket)) = lanes.lanes.get(&name) {
-            let _gone = socket.shutdown(Shutdown::Both);
+        if let Some(lane) = lanes.lanes.get(&name) {
+            let _gone = lane.socket.shutdown(Shutdown::Both);
         }
         while lanes.lanes.contains_key(&name) {
             if self.ended.wait_until(&mut lanes, end).timed_out() {
@@ -279,7 +309,7 @@ impl Drop for Seat {
     fn drop(&mut self) {
         let mut lanes = self.shared.lanes.lock();
         lanes.strangers.remove(&self.number);
-        lanes.lanes.retain(|_, (number, _)| *number != self.number);
+        lanes.lanes.retain(|_, lane| lane.number != self.number);
         drop(lanes);
         self.shared.ended.notify_all();
     }
@@ -292,17 +322,27 @@ struct Lane<'a> {
     initiator: Incarnation,
     inbox: Inbox,
     answers: Outbox<ANSWER_BYTES>,
+    /// Bytes of the write that is arriving.
+    arriving: u64,
+    moving: Moving,
     spin: Spin,
 }
 
 impl<'a> Lane<'a> {
-    fn new(shared: &'a Shared, socket: &'a TcpStream, initiator: Incarnation) -> Self {
+    fn new(
+        shared: &'a Shared,
+        socket: &'a TcpStream,
+        initiator: Incarnation,
+        moving: Moving,
+    ) -> Self {
         Self {
             shared,
             socket,
             initiator,
             inbox: Inbox::new(),
             answers: Outbox::new(),
+            arriving: 0,
+            moving,
             spin: Spin::new(shared.config.spin),
         }
     }
@@ -364,6 +404,8 @@ impl<'a> Lane<'a> {
 
     /// Receives a write's payload straight into its place.
     fn take(&mut self, slice: LocalSlice) -> io::Result<()> {
+        self.arriving = slice.len();
+        self.note_moving();
         self.inbox.expect(slice.len());
         let mut cursor = Cursor::new(smallvec![slice]);
         self.inbox.deliver(&mut cursor);
@@ -371,6 +413,8 @@ impl<'a> Lane<'a> {
             self.more(Some(&mut cursor), true)?;
             self.inbox.deliver(&mut cursor);
         }
+        self.arriving = 0;
+        self.note_moving();
         Ok(())
     }
 
@@ -401,6 +445,7 @@ impl<'a> Lane<'a> {
             header: header.encode(),
             payload,
         });
+        self.note_moving();
         let enough = self.answers.frames() >= ANSWERS
             || self.answers.bytes() >= ANSWER_PAYLOAD
             || request.length >= LARGE;
@@ -412,21 +457,29 @@ impl<'a> Lane<'a> {
 
     /// Answers that wait go out before their lane sleeps.
     fn send_answers(&mut self) -> io::Result<()> {
-        self.answers.send(self.socket, None, Mode::Sleep)
+        self.answers.send(self.socket, None, Mode::Sleep)?;
+        self.note_moving();
+        Ok(())
+    }
+
+    fn note_moving(&self) {
+        let bytes = self.arriving + self.answers.bytes();
+        self.moving.store(bytes, Ordering::Relaxed);
     }
 
     /// Receives more, if need be after a sleep. In the middle of a message a silent peer is given
     /// up after a while; between messages it may be silent as long as it likes.
     fn more(&mut self, mut cursor: Option<&mut Cursor>, midway: bool) -> io::Result<()> {
+        let socket = self.socket;
         let mut once =
-            |inbox: &mut Inbox| match inbox.fill(self.socket, cursor.as_deref_mut(), Mode::Try) {
+            |inbox: &mut Inbox| match inbox.fill(socket, cursor.as_deref_mut(), Mode::Try) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
                 end => Some(end),
             };
         if let Some(end) = once(&mut self.inbox) {
             return end;
         }
-        self.answers.send(self.socket, None, Mode::Sleep)?;
+        self.send_answers()?;
         if let Some(end) = self.spin.until(|| once(&mut self.inbox)) {
             return end;
         }

@@ -49,6 +49,19 @@ pub trait Transport: fmt::Debug + Send + Sync + 'static {
 
     /// Bytes per second, if measured.
     fn estimated_bandwidth(&self) -> Option<f64>;
+
+    /// What it holds at this moment.
+    fn gauges(&self) -> LinkGauges;
+}
+
+/// What a link holds at a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LinkGauges {
+    /// Connections with peers, whoever opened them, also while they are being made.
+    pub connections: u64,
+    /// Bytes that peers want moved out of or into our memory and that have not moved yet.
+    pub peer_bytes_in_flight: u64,
 }
 
 /// Tasks in flight on one link, usable from any thread. Dropping it frees it; its tasks go on.

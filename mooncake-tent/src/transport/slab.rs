@@ -7,7 +7,7 @@ use crate::{
     error::{Applied, Error, Reason, Result, Retry, Stage, TransferError},
     sync::{
         Mutex,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
 };
 
@@ -25,12 +25,23 @@ const CHUNKS: usize = 256;
 pub struct TaskSlab {
     chunks: Box<[OnceLock<Box<[TaskCell]>>]>,
     free: Mutex<FreeCells>,
+    /// Beside `free`, which every submission touches as well.
+    open_batches: AtomicU64,
     retry: OnceLock<RetryHook>,
 }
 
 /// Takes over a task that failed for a reason which fresh knowledge of the peer may cure. It runs
 /// while a link's locks are held, so it may only arrange for the retry.
 pub(crate) type RetryHook = Box<dyn Fn(TaskRef) + Send + Sync>;
+
+/// What tasks add up to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TaskSums {
+    pub(crate) in_flight: u64,
+    pub(crate) bytes_in_flight: u64,
+    /// Of tasks that have ended and are not quiet.
+    pub(crate) quarantined_bytes: u64,
+}
 
 #[derive(Debug, Default)]
 struct FreeCells {
@@ -78,6 +89,7 @@ impl TaskSlab {
         Self {
             chunks: (0..CHUNKS).map(|_| OnceLock::new()).collect(),
             free: Mutex::default(),
+            open_batches: AtomicU64::new(0),
             retry: OnceLock::new(),
         }
     }
@@ -205,6 +217,36 @@ impl TaskSlab {
     /// No cell is in use.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    pub(crate) fn batch_opened(&self) {
+        self.open_batches.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn batch_closed(&self) {
+        self.open_batches.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn open_batches(&self) -> u64 {
+        self.open_batches.load(Ordering::Relaxed)
+    }
+
+    /// Adds up all cells that were ever used, one after the other.
+    pub(crate) fn sums(&self) -> TaskSums {
+        let used = self.free.lock().fresh;
+        let mut sums = TaskSums::default();
+        for slot in 0..used {
+            let body = self.cell(slot).body.lock();
+            // A task that is quiet has no spec any more.
+            let Some(spec) = &body.spec else { continue };
+            if body.outcome.is_some() {
+                sums.quarantined_bytes += spec.length;
+            } else {
+                sums.in_flight += 1;
+                sums.bytes_in_flight += spec.length;
+            }
+        }
+        sums
     }
 
     fn announce(&self, task: TaskRef, change: Change) {

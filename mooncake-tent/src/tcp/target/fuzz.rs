@@ -26,7 +26,7 @@ pub(in crate::tcp) fn serve(
         ended: Condvar::new(),
         stopped: AtomicBool::new(false),
     };
-    let mut lane = Lane::new(&shared, socket, initiator);
+    let mut lane = Lane::new(&shared, socket, initiator, Arc::default());
     let end = lane.serve().expect_err("a lane is served until it ends");
     match lane.send_answers() {
         Ok(()) => end,
