@@ -11,7 +11,7 @@ use mooncake_cli::commands::ls::{Listed, Listing};
 use mooncake_cli::commands::master::ReadyMaster;
 use mooncake_cli::commands::node::ReadyNode;
 use mooncake_cli::commands::put::PutResult;
-use mooncake_cli::commands::rm::{Removal, Removals};
+use mooncake_cli::commands::rm::{Removal, Removals, RemovedAll};
 use mooncake_cli::commands::serve::Ready;
 use mooncake_cli::commands::stat::ObjectStat;
 use mooncake_cli::commands::trace::TraceStats;
@@ -118,6 +118,7 @@ fn objects_have_the_fields_of_the_page() {
             replicas: vec![place],
         },
     );
+    check("rm --all", &RemovedAll { removed: 1 });
     check(
         "rm",
         &Removals {
@@ -185,19 +186,31 @@ fn settings_have_the_fields_of_the_page() {
     );
 }
 
-/// The names of all tests and functions below `folder`.
+/// The names of all tests below `folder`; those of the conformance suite are functions that tests
+/// call.
 fn functions(folder: &std::path::Path, into: &mut BTreeSet<String>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
             functions(&path, into);
         } else if path.extension().is_some_and(|ending| ending == "rs") {
+            let suite = path.iter().any(|part| part == "conformance");
             let text = std::fs::read_to_string(path).unwrap();
-            let names = text.split("fn ").skip(1).map(|rest| {
-                let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_');
-                rest[..end.unwrap_or(rest.len())].to_owned()
-            });
-            into.extend(names);
+            let mut is_test = false;
+            for line in text.lines().map(str::trim) {
+                if line.starts_with("#[test]") || line.starts_with("#[tokio::test") {
+                    is_test = true;
+                }
+                let Some((_, rest)) = line.split_once("fn ").filter(|(before, _)| {
+                    matches!(before.trim(), "" | "async" | "pub" | "pub async")
+                }) else {
+                    continue;
+                };
+                if std::mem::take(&mut is_test) || suite {
+                    let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_');
+                    into.insert(rest[..end.unwrap_or(rest.len())].to_owned());
+                }
+            }
         }
     }
 }

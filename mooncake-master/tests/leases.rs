@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Store, key};
-use mooncake_master::state::{Caller, ClientId, Command};
+use mooncake_master::state::{Caller, ClientId, Command, Operation};
 use mooncake_master::state::{Effect, Failure, Settings};
 
 const MIB: u64 = 1 << 20;
@@ -121,4 +121,20 @@ fn readers_of_a_removed_object_are_to_be_told() {
         };
         assert_eq!((key, *leased), (&common::key(name), read));
     }
+}
+
+#[test]
+fn law_13_a_look_up_that_is_asked_again_holds_one_lease() {
+    let mut store = Store::of(MIB, settings());
+    store.put(1, "k", MIB);
+    let lookup = || Operation::Lookup(vec![key("k")]);
+    store.ask_as(1, 500, lookup());
+    store.ask_as(1, 501, lookup());
+    assert_eq!(store.state.counters().leases, 2);
+    store.ask_as(1, 500, lookup());
+    assert_eq!(
+        store.state.counters().leases,
+        2,
+        "the answer to the first was lost, and its lease with it"
+    );
 }

@@ -143,3 +143,59 @@ fn what_is_being_written_is_never_evicted() {
     let ended = store.ask(1, Operation::PutEnd(vec![(key("k"), object.incarnation)]));
     assert_eq!(ended, Answer::Keys(vec![Ok(())]));
 }
+
+#[test]
+fn a_large_object_costs_its_neighbours_and_not_the_store() {
+    let mut store = store(1, 64 * MIB);
+    for n in 0..64 {
+        store.put(1, &format!("key-{n}"), MIB);
+    }
+    // Every fourth one is being read: no five of them come free side by side.
+    let read: Vec<_> = (0..64).step_by(4).map(|n| format!("key-{n}")).collect();
+    let read: Vec<_> = read.iter().map(String::as_str).collect();
+    let (lease, _) = store.lookup(1, &read);
+    let full = Failure::NoSpace { length: 5 * MIB };
+    let before = store.state.counters().evicted_objects;
+    assert_eq!(store.start(1, "large", 5 * MIB), Err(full.clone()));
+    let evicted = store.state.counters().evicted_objects - before;
+    assert!(evicted <= 11, "{evicted} went in vain");
+    assert_eq!(store.start(1, "large", 5 * MIB), Err(full));
+    let again = store.state.counters().evicted_objects - before;
+    assert_eq!(again, evicted, "and no more for asking again");
+
+    store.release(1, lease);
+    store.now += std::time::Duration::from_millis(100);
+    store
+        .start(1, "large", 5 * MIB)
+        .expect("now there are five side by side");
+    let evicted = store.state.counters().evicted_objects - before;
+    assert!(evicted <= 11 + 15, "{evicted} of 64");
+}
+
+#[test]
+fn nothing_is_evicted_where_that_is_of_no_use() {
+    let mut store = store(2, 4 * MIB);
+    store.mount(1, 9, 0, 64 * MIB);
+    // The old objects are all in the two segments that are too small for what comes.
+    for n in 0..16 {
+        let name = format!("key-{n}");
+        let (preferred, length) = if n < 8 {
+            (vec!["segment-1".to_owned(), "segment-2".to_owned()], MIB)
+        } else {
+            (vec!["segment-9".to_owned()], 8 * MIB)
+        };
+        let wish = PutStart {
+            preferred,
+            ..put(&[(&name, length)])
+        };
+        let (object, _) = start(&mut store, wish).expect("there is room");
+        let ended = store.end(1, &name, object.incarnation);
+        ended.expect("it was started");
+    }
+    let (_, names) = start(&mut store, put(&[("large", 8 * MIB)])).expect("there is room");
+    assert_eq!(names, ["segment-9"]);
+    assert_eq!(store.state.counters().evicted_objects, 1);
+    for n in 0..8 {
+        assert!(store.exists(1, &format!("key-{n}")));
+    }
+}

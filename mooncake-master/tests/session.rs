@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use mooncake_proto::{
     Fault,
     master::{
-        ClientFrame, ExistRequest, KeyIncarnation, LookupRequest, Operation, PutEndRequest,
-        PutItem, PutStartRequest, RemoveItem, RemoveRequest, answer::Answer as Reply, event,
-        operation::Operation as Request, put_start_result,
+        ClientFrame, DescribeRequest, ExistRequest, KeyIncarnation, LookupRequest, Operation,
+        PutEndRequest, PutItem, PutStartRequest, ReleaseRequest, RemoveItem, RemoveRequest,
+        answer::Answer as Reply, describe_result, event, operation::Operation as Request,
+        put_start_result,
     },
     status::ErrorCode,
 };
@@ -140,6 +141,86 @@ async fn a_newer_stream_of_a_client_fences_the_older_one() {
     );
     assert_eq!(older.events().await.unwrap(), None);
     newer.ask(1, exist(0)).await;
+}
+
+#[tokio::test]
+async fn law_03_nothing_is_applied_for_a_stream_that_was_replaced() {
+    let master = master().await;
+    let mut client = client(&master).await;
+    let mut newer = Session::open(&mut client, 1).await;
+    newer.ask(1, mount(1, 1 << 20)).await;
+    for number in 0..100 {
+        let older = newer;
+        // Frames that are on their way while the client comes back.
+        older.send(vec![(2 + number, start(number))]).await;
+        newer = Session::open(&mut client, 1).await;
+        older.send(vec![(1_000 + number, start(number))]).await;
+    }
+    let describe = Request::Describe(DescribeRequest {
+        keys: (0..100).map(key).collect(),
+        ..Default::default()
+    });
+    let Reply::Describe(described) = newer.ask(5_000, describe).await else {
+        panic!("it was asked for");
+    };
+    for (number, result) in described.results.into_iter().enumerate() {
+        if let Some(describe_result::Result::Description(description)) = result.result {
+            // Only the frame that came before the newer stream can have begun it.
+            let incarnation = description.object.unwrap().incarnation;
+            let again = newer.ask(2 + number as u64, start(number as u64)).await;
+            let Reply::PutStart(again) = again else {
+                panic!("it was asked for");
+            };
+            let Some(put_start_result::Result::Object(object)) = &again.results[0].result else {
+                panic!("key {number} was begun for a stream that was replaced");
+            };
+            assert_eq!(object.incarnation, incarnation);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_remove_that_waits_for_readers_is_answered_on_the_next_stream() {
+    let master = master().await;
+    let mut client = client(&master).await;
+    let mut remover = Session::open(&mut client, 1).await;
+    let mut reader = Session::open(&mut client, 2).await;
+    remover.ask(1, mount(1, 1 << 20)).await;
+    let started = remover.ask(2, start(0)).await;
+    remover.ask(3, end(0, &started)).await;
+    let lookup = Request::Lookup(LookupRequest {
+        keys: vec![key(0)],
+        ..Default::default()
+    });
+    let Reply::Lookup(found) = reader.ask(1, lookup).await else {
+        panic!("it was asked for");
+    };
+    let remove = Request::Remove(RemoveRequest {
+        items: vec![RemoveItem {
+            key: key(0),
+            incarnation: None,
+        }],
+        barrier: true,
+        ..Default::default()
+    });
+    remover.send(vec![(4, remove.clone())]).await;
+    let gone = remover.ask(5, exist(0)).await;
+    assert!(matches!(&gone, Reply::Exist(r) if !r.results[0].exists));
+    drop(remover);
+    let mut remover = Session::open(&mut client, 1).await;
+    assert!(remover.hello.resumed);
+    remover.send(vec![(4, remove)]).await;
+    remover.ask(6, exist(0)).await;
+    let release = Request::Release(ReleaseRequest {
+        leases: vec![found.lease],
+    });
+    reader.ask(2, release).await;
+    let answer = remover.answers(1).await.remove(0);
+    assert_eq!(answer.number, 4);
+    assert!(
+        matches!(&answer.answer, Some(Reply::Remove(r)) if r.results[0].error.is_none()),
+        "{answer:?}"
+    );
 }
 
 #[tokio::test]

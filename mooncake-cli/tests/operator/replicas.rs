@@ -109,16 +109,7 @@ fn no_read_fails_while_one_of_two_replicas_is_killed() {
 
 #[test]
 fn no_read_fails_while_one_of_two_replicas_is_stopped() {
-    // The read that hits it is looked up again when its lease ends, and by then it is a suspect.
-    let settings = [
-        "--default-kv-lease-ttl",
-        "2s",
-        "--client-ttl",
-        "5s",
-        "--suspect-after",
-        "1500ms",
-    ];
-    let store = Store::start(2, "16MiB", &settings);
+    let store = Store::start(2, "16MiB", &[]);
     reads_survive(&store, || store.nodes[0].signal(Signal::STOP));
     store.nodes[0].signal(Signal::CONT);
     store.assert_all_gauges_zero();

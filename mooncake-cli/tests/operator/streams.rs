@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use mooncake_store::core::PutOptions;
+use mooncake_store::core::{PutOptions, RemoveOptions};
 use mooncake_store::master::SessionEvent;
 use mooncake_store::{Client, ClientOptions, RealClient};
 use tokio::runtime::Runtime;
@@ -71,7 +71,9 @@ async fn work(store: &Store, relay: &Role) -> u64 {
     assert_eq!(listed["objects"].as_array().unwrap().len(), KEYS);
     for at in (0..KEYS).step_by(2) {
         // One that were done twice would find nothing.
-        client.remove(vec![key(at)]).await[0].as_ref().unwrap();
+        client.remove(vec![key(at)], RemoveOptions::default()).await[0]
+            .as_ref()
+            .unwrap();
     }
     client.close(Duration::from_secs(2)).await.unwrap();
     counting.abort();

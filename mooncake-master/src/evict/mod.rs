@@ -1,5 +1,7 @@
 //! How much to evict, and when: a decision over sums of bytes.
 
+pub(crate) mod window;
+
 /// Between which fill levels the store is kept.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Watermarks {

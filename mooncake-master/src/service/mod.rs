@@ -32,7 +32,11 @@ pub mod wire {
     };
 }
 
-use self::{answer::Terms, clock::Clock, sessions::Sessions};
+use self::{
+    answer::Terms,
+    clock::Clock,
+    sessions::{Registration, Sessions},
+};
 use crate::{
     Time,
     metrics::Traffic,
@@ -113,8 +117,9 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn apply(&self, command: &Command) -> Answer {
-        let mut answers = self.apply_all(std::iter::once(command));
-        answers.pop().expect("one command has one answer")
+        let mut answers = self.apply_if(|| true, std::iter::once(command));
+        let answer = answers.as_mut().and_then(Vec::pop);
+        answer.expect("one command has one answer")
     }
 
     /// As [`apply`](Self::apply), also where the answer takes its time.
@@ -148,12 +153,29 @@ impl Shared {
         answer
     }
 
-    /// Applies commands in order, with no other in between.
-    fn apply_all<'a>(&self, commands: impl Iterator<Item = &'a Command>) -> Vec<Answer> {
+    /// Applies commands of a stream in order, with no other in between; `None`: another stream has
+    /// taken its place.
+    fn apply_of<'a>(
+        &self,
+        registration: &Registration,
+        commands: impl Iterator<Item = &'a Command>,
+    ) -> Option<Vec<Answer>> {
+        self.apply_if(|| self.sessions.is_current(registration), commands)
+    }
+
+    fn apply_if<'a>(
+        &self,
+        wanted: impl FnOnce() -> bool,
+        commands: impl Iterator<Item = &'a Command>,
+    ) -> Option<Vec<Answer>> {
         let mut answers = Vec::with_capacity(commands.size_hint().1.unwrap_or(1));
         let mut effects: Vec<Effect> = Vec::new();
         {
             let mut state = self.state.lock();
+            // Under the lock: whatever is applied for the newer stream comes after this.
+            if !wanted() {
+                return None;
+            }
             // Read under the lock, so that no step is earlier than one before it.
             let now = self.clock.now();
             for command in commands {
@@ -166,7 +188,7 @@ impl Shared {
             }
         }
         self.tell(effects);
-        answers
+        Some(answers)
     }
 
     /// Lets others know what concerns them.

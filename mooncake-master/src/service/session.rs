@@ -56,10 +56,9 @@ impl SessionStream {
                 Ok(())
             }
             (None, Some(registration)) => {
-                let client = registration.client;
                 perform(
                     &self.shared,
-                    client,
+                    registration,
                     frame.acknowledged_below,
                     frame.operations,
                     events,
@@ -187,14 +186,17 @@ fn greet(shared: &Shared, hello: Hello) -> Result<(Registration, Event), Status>
     Ok((registration, Event { event: Some(event) }))
 }
 
-/// Applies one frame's operations in order, under one lock, and adds their answers.
+/// Applies one frame's operations in order, under one lock, and adds their answers. Those of a stream
+/// that another one has replaced are not applied: the client has asked again, and goes by the
+/// answers that it got there.
 fn perform(
     shared: &Shared,
-    client: ClientId,
+    registration: &Registration,
     acknowledged_below: u64,
     operations: Vec<mooncake_proto::master::Operation>,
     events: &mut Vec<Event>,
 ) {
+    let client = registration.client;
     let commands: Vec<_> = operations
         .into_iter()
         .map(|operation| {
@@ -211,13 +213,17 @@ fn perform(
         client,
         number: acknowledged_below,
     });
-    let answers = shared.apply_all(
+    let answers = shared.apply_of(
+        registration,
         acknowledge.iter().chain(
             commands
                 .iter()
                 .filter_map(|(_, command)| command.as_ref().ok()),
         ),
     );
+    let Some(answers) = answers else {
+        return;
+    };
     let mut answers = answers.into_iter().skip(usize::from(acknowledge.is_some()));
     for (number, command) in commands {
         let answer = match command {

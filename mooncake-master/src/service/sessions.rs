@@ -74,6 +74,13 @@ impl Sessions {
         })
     }
 
+    /// No newer stream of the client has taken over.
+    pub(crate) fn is_current(&self, registration: &Registration) -> bool {
+        let open = self.open.lock();
+        let current = open.streams.get(&registration.client);
+        current.is_some_and(|entry| entry.number == registration.number)
+    }
+
     /// The stream has ended; `true`: no other has taken its place.
     pub(crate) fn leave(&self, registration: &Registration) -> bool {
         let mut open = self.open.lock();

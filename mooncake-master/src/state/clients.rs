@@ -22,6 +22,8 @@ pub(crate) struct Client {
     /// Something came after hello was answered, so the client knows that this is a new life of its
     /// state.
     pub(crate) heard: bool,
+    /// The greatest number of its operations so far.
+    pub(crate) latest: u64,
     answers: Answers,
 }
 
@@ -33,6 +35,7 @@ impl Client {
             last_seen: now,
             suspect: false,
             heard: tenant.is_none(),
+            latest: 0,
             answers: Answers::default(),
         }
     }

@@ -16,6 +16,8 @@ pub(crate) type Covered = SmallVec<[u32; 4]>;
 struct Lease {
     covered: Covered,
     holder: ClientId,
+    /// Of the operation that asked for it; 0: it had none.
+    number: u64,
     until: Time,
     links: Links,
 }
@@ -52,10 +54,16 @@ impl Leases {
     }
 
     /// The lease's number, never 0.
-    pub(crate) fn grant(&mut self, holder: ClientId, covered: Covered, until: Time) -> u64 {
+    pub(crate) fn grant(
+        &mut self,
+        (holder, number): (ClientId, u64),
+        covered: Covered,
+        until: Time,
+    ) -> u64 {
         let at = self.all.insert(Lease {
             covered,
             holder,
+            number,
             until,
             links: Links::LOOSE,
         });
@@ -74,7 +82,16 @@ impl Leases {
 
     /// Ends all leases of a holder; what they covered.
     pub(crate) fn release_all(&mut self, holder: ClientId) -> Vec<Covered> {
-        let held = self.all.iter().filter(|(_, lease)| lease.holder == holder);
+        self.end_all(|lease| lease.holder == holder)
+    }
+
+    /// Ends the lease that this operation was granted when it was performed before.
+    pub(crate) fn release_lost(&mut self, holder: ClientId, number: u64) -> Vec<Covered> {
+        self.end_all(|lease| lease.holder == holder && lease.number == number)
+    }
+
+    fn end_all(&mut self, ends: impl Fn(&Lease) -> bool) -> Vec<Covered> {
+        let held = self.all.iter().filter(|(_, lease)| ends(lease));
         let slots: Vec<_> = held.map(|(slot, _)| slot).collect();
         slots.into_iter().map(|slot| self.end(slot)).collect()
     }
@@ -106,8 +123,8 @@ mod tests {
         let (holder, until) = (ClientId::NOBODY, Time(9));
         let mut old = Leases::new(1_000_000);
         let mut new = Leases::new(1_000_001);
-        let stale = old.grant(holder, Covered::new(), until);
-        let fresh = new.grant(holder, Covered::new(), until);
+        let stale = old.grant((holder, 1), Covered::new(), until);
+        let fresh = new.grant((holder, 1), Covered::new(), until);
         assert!(stale != 0 && fresh != 0);
         assert_eq!(new.release(holder, stale), None);
         assert!(new.release(holder, fresh).is_some());

@@ -1,16 +1,22 @@
 //! How memory comes back: retirement, quarantine, expiry and eviction.
 
+use std::{collections::BTreeMap, time::Duration};
+
 use smallvec::SmallVec;
 
 use super::{
     ClientId, Effect, Failure, Key, Replica, Replicas, State,
     leases::Covered,
     objects::Phase,
+    recency::Use,
     segments::{Useful, Wish},
 };
 use crate::{
     Time,
-    evict::{Fill, Watermarks, share},
+    evict::{
+        Fill, Watermarks, share,
+        window::{self, Taken},
+    },
     list::NONE,
     slab::Ref,
 };
@@ -20,6 +26,13 @@ const EVICTIONS_A_STEP: usize = 1024;
 
 /// Objects in segments of no use that eviction passes over, for the same reason.
 const PASSED_OVER: usize = 1024;
+
+/// How many times the bytes that are needed are evicted in the order of use, before it is looked
+/// where they could come free side by side.
+const SCATTERED: u64 = 2;
+
+/// For how long nothing is evicted for as many bytes as those for which that was in vain.
+const CROWDED: Duration = Duration::from_millis(100);
 
 impl State {
     /// Takes a body out of sight. Its memory is free at once unless somebody reads it.
@@ -250,11 +263,27 @@ impl State {
                 });
             }
         }
+        if placed.is_empty()
+            && self
+                .crowded
+                .is_some_and(|(until, least)| now < until && length >= least)
+        {
+            return Err(Failure::NoSpace { length });
+        }
         let useful = self.segments.useful(wish);
+        let mut evicted = 0;
         while placed.is_empty() {
-            let freed = self
-                .evict_oldest(Some(&useful))
-                .ok_or(Failure::NoSpace { length })?;
+            let before = self.segments.live_bytes;
+            let freed = if evicted < SCATTERED * length {
+                self.evict_oldest(Some(&useful))
+            } else {
+                self.evict_window(&useful, length)
+            };
+            let Some(freed) = freed else {
+                self.crowded = Some((now + CROWDED, length));
+                return Err(Failure::NoSpace { length });
+            };
+            evicted += before - self.segments.live_bytes;
             if freed.iter().any(|&slot| self.segments.fits(slot, length)) {
                 placed = self.segments.place(wish);
             }
@@ -288,6 +317,49 @@ impl State {
     /// is near; the segments where memory came free.
     fn evict_oldest(&mut self, useful: Option<&Useful>) -> Option<SmallVec<[u32; 2]>> {
         let slot = self.oldest(useful)?;
+        Some(self.evict(slot))
+    }
+
+    /// Evicts the neighbours that have not been used for the longest time, of those that leave room
+    /// for so many bytes.
+    fn evict_window(&mut self, useful: &Useful, length: u64) -> Option<SmallVec<[u32; 2]>> {
+        let mut by_segment: BTreeMap<u32, Vec<Taken<Use>>> = BTreeMap::new();
+        for (slot, body) in self.objects.bodies.iter() {
+            let used = match body.phase {
+                Phase::Complete { used } if !body.is_kept() => Some(used),
+                _ => None,
+            };
+            for (segment, start) in body.extents() {
+                if useful.has(segment) {
+                    let size = self.segments.size_of(segment, body.length);
+                    let end = start + size;
+                    by_segment.entry(segment).or_default().push(Taken {
+                        start,
+                        end,
+                        used,
+                        slot,
+                    });
+                }
+            }
+        }
+        let cheapest = |(segment, mut taken): (u32, Vec<Taken<Use>>)| {
+            taken.sort_unstable_by_key(|one| one.start);
+            let size = self.segments.size_of(segment, length);
+            let capacity = self.segments.capacity_of(segment);
+            let (used, window) = window::cheapest(&taken, capacity, size)?;
+            let slots: Vec<_> = taken[window].iter().map(|one| one.slot).collect();
+            Some((used, segment, slots))
+        };
+        let all = by_segment.into_iter().filter_map(cheapest);
+        let (_, segment, slots) = all.min_by_key(|(used, ..)| *used)?;
+        for slot in slots {
+            self.evict(slot);
+        }
+        Some(SmallVec::from_slice(&[segment]))
+    }
+
+    /// The segments where memory came free.
+    fn evict(&mut self, slot: u32) -> SmallVec<[u32; 2]> {
         let doomed = self.objects.is_doomed(&self.objects.bodies[slot]);
         self.objects.forget(slot);
         let body = self.objects.bodies.remove(slot);
@@ -307,7 +379,7 @@ impl State {
             incarnation: body.incarnation,
             leased: false,
         });
-        Some(freed)
+        freed
     }
 
     fn oldest(&mut self, useful: Option<&Useful>) -> Option<u32> {

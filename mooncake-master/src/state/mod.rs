@@ -159,6 +159,8 @@ pub struct State {
     /// The same by sequence, for the writer that says it is quiet.
     cancelled: FxHashMap<u64, Ref>,
     drain: Drain,
+    /// So many bytes could not be made free, and until then that is not tried again.
+    crowded: Option<(Time, u64)>,
     /// The latest place in the order of uses that was given out.
     last_use: Use,
     barriers: Barriers,
@@ -184,6 +186,7 @@ impl State {
             held: BTreeSet::new(),
             cancelled: FxHashMap::default(),
             drain: Drain::default(),
+            crowded: None,
             last_use: Use::default(),
             barriers: Barriers::default(),
             sweeps: VecDeque::new(),
@@ -271,11 +274,21 @@ impl State {
                 if tenant.is_none() {
                     return Answer::Refused(Failure::Fenced);
                 }
-                if !operation.mutates() {
+                let repeated = *number <= client.latest;
+                client.latest = client.latest.max(*number);
+                if operation.mutates() {
+                    if let Some(answer) = client.answers().recall(*number) {
+                        return answer;
+                    }
+                } else {
+                    if repeated && matches!(operation, Operation::Lookup(_)) {
+                        // The first answer was lost with its stream, and nobody reads under its
+                        // lease.
+                        for covered in self.leases.release_lost(*id, *number) {
+                            self.uncover(now, &covered);
+                        }
+                    }
                     return self.operate(now, caller, *id, tenant, operation);
-                }
-                if let Some(answer) = client.answers().recall(*number) {
-                    return answer;
                 }
                 let answer = self.operate(now, caller, *id, tenant, operation);
                 if let Some(client) = self.clients.all.get_mut(id) {
@@ -314,7 +327,7 @@ impl State {
                 segments: self.list_segments(now),
                 evicted_objects: self.totals.evicted_objects,
             },
-            Operation::Lookup(keys) => self.lookup(now, client, tenant, keys),
+            Operation::Lookup(keys) => self.lookup(now, caller, client, tenant, keys),
             Operation::Mount(segment) => answer_of(self.mount(now, client, segment)),
             Operation::Ping => Answer::Pong {
                 known: self.seen(now, client),

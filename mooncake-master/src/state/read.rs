@@ -1,8 +1,8 @@
 //! Reading: Lookup, Exist, Describe, ListObjects.
 
 use super::{
-    Answer, ClientId, Description, Existence, Failure, Key, Located, Object, Replica, State,
-    check_key, leases::Covered, objects::Phase, segments::Table, tenants::TenantId,
+    Answer, Caller, ClientId, Description, Existence, Failure, Key, Located, Object, Replica,
+    State, check_key, leases::Covered, objects::Phase, segments::Table, tenants::TenantId,
 };
 use crate::{Time, evict::share};
 
@@ -10,10 +10,15 @@ impl State {
     pub(super) fn lookup(
         &mut self,
         now: Time,
+        caller: &Caller,
         reader: ClientId,
         tenant: Option<TenantId>,
         keys: &[Key],
     ) -> Answer {
+        let number = match caller {
+            Caller::Session { number, .. } => *number,
+            Caller::Unary { .. } => 0,
+        };
         let mut table = Table::default();
         let mut covered = Covered::new();
         // The last key first, for the reason given at `put_end`.
@@ -27,7 +32,7 @@ impl State {
             0
         } else {
             let until = now + self.settings.lease_ttl;
-            self.leases.grant(reader, covered, until)
+            self.leases.grant((reader, number), covered, until)
         };
         let found = Located {
             results,

@@ -39,8 +39,12 @@ pub(crate) enum Mount {
 pub(crate) struct Useful(Vec<bool>);
 
 impl Useful {
+    pub(crate) fn has(&self, segment: u32) -> bool {
+        self.0[segment as usize]
+    }
+
     pub(crate) fn any(&self, mut extents: impl Iterator<Item = (u32, u64)>) -> bool {
-        extents.any(|(slot, _)| self.0[slot as usize])
+        extents.any(|(segment, _)| self.has(segment))
     }
 }
 
@@ -117,6 +121,17 @@ impl Segments {
             .iter()
             .map(|&slot| self.at(slot).extents.capacity());
         capacities.max().unwrap_or(0)
+    }
+
+    /// What so many bytes take in the segment.
+    pub(crate) fn size_of(&self, slot: u32, length: u64) -> u64 {
+        let extents = &self.at(slot).extents;
+        extents.size_of(length).unwrap_or(u64::MAX)
+    }
+
+    /// What the segment can hold in all.
+    pub(crate) fn capacity_of(&self, slot: u32) -> u64 {
+        self.at(slot).extents.capacity()
     }
 
     /// The segment could take so many bytes right now.
