@@ -87,6 +87,7 @@ impl Transport for TcpTransport {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             target_applies: true,
+            cancellation: true,
             ..Capabilities::read_write()
         }
     }
@@ -353,8 +354,14 @@ impl SubBatch for TcpSubBatch {
         Ok(())
     }
 
-    fn cancel_transfer_task(&self, _task: TaskRef) {
-        // Not offered by `capabilities`: the task goes on to its end.
+    fn cancel_transfer_task(&self, task: TaskRef) {
+        let Some(spec) = self.tasks.spec(task) else {
+            return;
+        };
+        // All of the peer's lanes: a retry may have brought it onto others than the batch's.
+        for lane in self.peers.lanes_now(spec.peer.id()) {
+            lane.cancel(task);
+        }
     }
 
     fn drive(&self, budget: Duration) -> bool {

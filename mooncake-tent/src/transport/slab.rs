@@ -7,7 +7,7 @@ use std::sync::{
 
 use parking_lot::Mutex;
 
-use super::{BatchState, Outcome, TaskRef, TaskSpec};
+use super::{BatchState, Op, Outcome, TaskRef, TaskSpec};
 use crate::error::{Applied, Error, Reason, Result, Retry, Stage, TransferError};
 
 /// Shared by the engine and its links.
@@ -167,6 +167,16 @@ impl TaskSlab {
         self.announce(task, change);
     }
 
+    /// The link reads no more of a write's local memory than it holds leases of its own for, though
+    /// bytes of it may still land at the peer.
+    pub fn release_source(&self, task: TaskRef) {
+        let source = self.with(task, |body| {
+            let spec = body.spec.as_mut().filter(|spec| spec.op == Op::Write)?;
+            Some(std::mem::take(&mut spec.local))
+        });
+        drop(source);
+    }
+
     /// How the task ended, if it has.
     pub fn outcome(&self, task: TaskRef) -> Option<Outcome> {
         self.with(task, |body| body.outcome.clone()).flatten()
@@ -314,7 +324,11 @@ impl TaskBody {
         // A peer that came back elsewhere is not reached where it was.
         let may_help =
             error.retry == Retry::AfterRefresh || matches!(error.reason, Reason::Unreachable(_));
-        self.may_refresh && self.loud == 0 && may_help
+        // A write is posted once more only if nothing of it can have been applied. A read begins
+        // anew and overwrites what it brought.
+        let is_write = self.spec.as_ref().is_some_and(|spec| spec.op == Op::Write);
+        let untouched = !self.touched && self.bytes == 0;
+        self.may_refresh && self.loud == 0 && may_help && (untouched || !is_write)
     }
 
     fn after_quiet(&mut self, mut change: Change) -> Change {
@@ -346,7 +360,7 @@ mod tests {
     use super::*;
     use crate::{
         identity::{Generation, Incarnation, RegistrationId},
-        transport::{Op, Peer},
+        transport::Peer,
     };
 
     fn slab_with_one(may_refresh: bool) -> (TaskSlab, Arc<BatchState>, TaskRef) {
