@@ -58,7 +58,7 @@ async fn law_03_a_write_that_is_held_up_in_its_middle_ends_at_its_deadline_on_bo
         let batch = submit(&engine, vec![write.deadline(Instant::now() + DEADLINE)]);
         terminal(&batch).await;
         let outcome = batch.outcome(0);
-        assert!(matches!(outcome, Some(Outcome::TimedOut)), "{outcome:?}");
+        assert!(matches!(outcome, Some(Outcome::TimedOut(_))), "{outcome:?}");
         eventually("nothing is read any more", || here.leases() == 0).await;
         // Nobody told the target: its own clock did.
         eventually("the target gives up", || there.leases() == 0).await;

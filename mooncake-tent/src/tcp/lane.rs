@@ -517,10 +517,10 @@ impl Lane {
         }
         drop((sender, pending, places));
         for pending in withdrawn {
-            self.end_unsent(pending, Outcome::Cancelled);
+            self.end_unsent(pending, Outcome::cancelled(self.unsent_stage(), self.peer));
         }
         for _ in 0..reads {
-            self.tasks.finish(task, Outcome::Cancelled, true);
+            self.tasks.finish(task, self.cancelled_read(), true);
         }
         self.cancel_reading(task);
     }
@@ -553,7 +553,7 @@ impl Lane {
             receiver.inbox.expect_nothing();
             pending.task = None;
             pending.local.clear();
-            self.tasks.finish(task, Outcome::Cancelled, true);
+            self.tasks.finish(task, self.cancelled_read(), true);
         }
     }
 
@@ -567,6 +567,18 @@ impl Lane {
         });
         let before = std::mem::replace(&mut sender.stuck, begun);
         begun.is_some() && begun == before
+    }
+
+    fn cancelled_read(&self) -> Outcome {
+        Outcome::cancelled(Stage::Move, self.peer).underway(true)
+    }
+
+    /// How far a request has come of which nothing was sent.
+    fn unsent_stage(&self) -> Stage {
+        match self.socket() {
+            Some(_) => Stage::Post,
+            None => Stage::Connect,
+        }
     }
 
     /// Ends a request of which nothing was sent.
@@ -605,7 +617,7 @@ impl Lane {
         let others = pending.iter().any(|pending| pending.is_overdue(now));
         drop((sender, pending));
         for pending in withdrawn {
-            self.end_unsent(pending, Outcome::TimedOut);
+            self.end_unsent(pending, Outcome::timed_out(self.unsent_stage(), self.peer));
         }
         others
     }
@@ -631,19 +643,16 @@ impl Lane {
             let sent = pending.tag < unsent;
             // We receive no more, so a read is quiet. A write may sit in the target's socket.
             let quiet = !sent || pending.verb != Verb::Write;
+            let stage = self.unsent_stage();
             let end = if pending.unwanted {
-                Outcome::Cancelled
+                Outcome::cancelled(stage, self.peer)
             } else if pending.is_overdue(now) {
-                Outcome::TimedOut
+                Outcome::timed_out(stage, self.peer)
             } else {
-                let stage = if self.socket().is_some() {
-                    Stage::Post
-                } else {
-                    Stage::Connect
-                };
                 let error = TransferError::unstarted(reason.clone(), stage, Some(self.peer));
-                Outcome::Failed(if sent { error.underway(quiet) } else { error })
+                Outcome::Failed(error)
             };
+            let end = if sent { end.underway(quiet) } else { end };
             drop(pending.local);
             if !quiet {
                 // Nothing is read from its memory any more: the socket is shut.

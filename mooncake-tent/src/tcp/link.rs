@@ -262,7 +262,7 @@ fn hopeless(spec: &TaskSpec) -> Option<Outcome> {
         return Some(Outcome::Failed(error));
     }
     let late = spec.deadline.is_some_and(|end| end <= Instant::now());
-    late.then_some(Outcome::TimedOut)
+    late.then(|| Outcome::timed_out(Stage::Post, spec.peer.id()))
 }
 
 /// The part `start..end` of scattered memory.

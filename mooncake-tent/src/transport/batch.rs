@@ -1,6 +1,7 @@
 //! The books of a batch: tasks that have not ended, tasks whose bytes may still move, and who waits.
 
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::atomic::{AtomicBool, AtomicU64, Ordering, fence},
     task::Waker,
 };
@@ -70,7 +71,10 @@ impl BatchState {
             std::mem::take(&mut *waiters)
         };
         for waker in waiters {
-            waker.wake();
+            // It is the caller's code, on a thread that also serves others.
+            if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
+                tracing::error!("a waker of whoever waits for a batch has panicked");
+            }
         }
     }
 }

@@ -147,6 +147,13 @@ pub(crate) fn hello(version: u16, initiator: u64, target: Incarnation, lane: u64
     hello
 }
 
+/// The hello of a connection that carries fences only.
+pub(crate) fn errand(initiator: u64, target: Incarnation, lane: u64) -> Vec<u8> {
+    let mut errand = hello(1, initiator, target, lane);
+    errand[6] = 1;
+    errand
+}
+
 pub(crate) fn hello_answer(status: u16, target: Incarnation) -> Vec<u8> {
     let mut answer = b"MCTL\x01\0".to_vec();
     answer.extend(status.to_le_bytes());
