@@ -97,6 +97,8 @@ impl Scene {
 
         let fenced = self.initiator.fence(&self.segment, BUDGET).await;
         let after = bytes(&self.remote, 0, LEN);
+        // What was not connected before the fence is left alone.
+        self.plan.lock().unwrap().0 = u64::MAX;
         let delivered = self.relay.counts().up_bytes;
         assert!(fenced.is_ok(), "{what}: {fenced:?}");
         assert!(batch.is_terminal() && batch.is_quiescent(), "{what}");

@@ -74,7 +74,7 @@ async fn dies(write: bool, gracefully: bool) {
     quiescent(&batch).await;
     drop(batch);
     assert_eq!(engine.tasks_in_use(), 0);
-    engine.fence(&segment, Duration::ZERO).await.unwrap();
+    engine.fence(&segment, BUDGET).await.unwrap();
     engine.shutdown(BUDGET).await.unwrap();
 }
 

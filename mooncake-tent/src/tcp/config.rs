@@ -21,8 +21,8 @@ pub struct TcpConfig {
     pub slice_bytes: u64,
     /// Requests under way on one lane.
     pub window: usize,
-    /// How long a connection and its hello may take. As much later than its deadline the bytes of a
-    /// write may land at most.
+    /// How long a connection and its hello may take. The bytes of a write land at most so much
+    /// later than its deadline, beside what the clocks of both sides drift apart.
     pub connect_timeout: Duration,
     /// How long a message may take from its first byte on, beside the time that its payload takes at
     /// 1 MiB/s. Whoever is slower loses the lane.

@@ -340,9 +340,12 @@ impl Peers {
     fn pause(&self, pause: Duration) {
         let end = after(pause);
         let mut errands = self.errands.lock();
-        while !self.quit.load(Ordering::Acquire)
-            && !self.errand_ended.wait_until(&mut errands, end).timed_out()
-        {}
+        while !self.quit.load(Ordering::Acquire) {
+            let waited = self.errand_ended.wait_until(&mut errands, end);
+            if waited.timed_out() {
+                return;
+            }
+        }
     }
 
     /// Runs `work` on a thread of its own that [`until_quiet`](Self::until_quiet) waits for.
@@ -624,17 +627,19 @@ impl Peers {
         while *errands > 0 && !self.errand_ended.wait_until(&mut errands, end).timed_out() {}
         self.quit.store(true, Ordering::Release);
         self.errand_ended.notify_all();
-        for peer in self.peers.lock().values() {
+        drop(errands);
+        let peers: Vec<_> = self.peers.lock().values().cloned().collect();
+        for peer in &peers {
             // Whoever looks after dead lanes waits, or sees that it should quit.
             drop(peer.dead.lock());
             peer.fence_wanted.notify_all();
         }
         let end = after(QUIT_BUDGET);
+        let mut errands = self.errands.lock();
         while *errands > 0 && !self.errand_ended.wait_until(&mut errands, end).timed_out() {}
         drop(errands);
-        let peers = self.peers.lock();
         let loud = |peer: &&Arc<PeerLanes>| peer.loud.load(Ordering::Acquire) > 0;
-        match peers.values().find(loud) {
+        match peers.iter().find(loud) {
             Some(peer) => Err(Error::Unreachable {
                 segment: peer.id.to_string(),
                 message: "it has not confirmed that nothing lands any more".to_owned(),

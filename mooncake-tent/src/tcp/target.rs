@@ -428,7 +428,7 @@ impl<'a> Lane<'a> {
         if self.errand && request.verb != Verb::Fence {
             return Err(garbage(Malformed::Unknown("transfer on an errand")));
         }
-        let deadline = self.clock.from_wire(request.deadline_us);
+        let deadline = self.clock.to_local(request.deadline_us);
         if request.verb != Verb::Fence && deadline.is_some_and(|end| end <= Instant::now()) {
             return Err(overdue());
         }
@@ -587,4 +587,41 @@ fn overdue() -> io::Error {
 
 fn garbage(what: Malformed) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn initiator(raw: u64) -> Incarnation {
+        Incarnation::from_u64(raw).unwrap()
+    }
+
+    #[test]
+    fn the_fences_of_one_initiator_make_nobody_elses_be_forgotten() {
+        let mut fenced = FencedLanes::default();
+        let honest = initiator(1);
+        fenced.add((honest, 7), |_| true);
+        for lane in 0..100_000 {
+            fenced.add((initiator(2), lane), |_| true);
+        }
+        assert!(fenced.contains((honest, 7)));
+        assert!(fenced.contains((initiator(2), 99_999)));
+        assert!(!fenced.contains((initiator(2), 0)), "it is bounded");
+        // Nor do those of many, who have no lanes.
+        for other in 3..3_000 {
+            fenced.add((initiator(other), 1), |who| who == honest);
+        }
+        assert!(fenced.contains((honest, 7)));
+        assert!(fenced.of.len() <= FENCING_INITIATORS);
+    }
+
+    #[test]
+    fn a_trickle_does_not_keep_up_with_the_pace() {
+        let start = Instant::now();
+        let pace = Pace::start(Duration::from_secs(1));
+        let slow = pace.due(1_000);
+        assert!(slow < start + Duration::from_secs(2));
+        assert!(pace.due(10_000_000) > start + Duration::from_secs(10));
+    }
 }

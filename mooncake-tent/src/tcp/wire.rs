@@ -16,9 +16,10 @@
 //! hello; 0 means none. The target counts from when it had the hello, so its end is later than the
 //! initiator's by the way of the hello. An initiator gives a lane up unless the answer to its hello
 //! comes within [`connect_timeout`](super::TcpConfig::connect_timeout) after that look, so the way
-//! took no longer. When a deadline passes, the target drops the request, be it in the middle of its
+//! took no longer, and replaces it after [`lane_life`](super::TcpConfig::lane_life), before two
+//! clocks drift apart by more than a thousandth of that. When a deadline passes, the target drops the request, be it in the middle of its
 //! payload, and closes the lane: whatever was held up on the way, nothing of a write lands later
-//! than its deadline plus the connect timeout.
+//! than its deadline plus these two.
 
 use std::time::{Duration, Instant};
 
@@ -76,7 +77,7 @@ impl LaneClock {
     }
 
     /// A deadline from the wire; `None` if there is none, or none that ever comes.
-    pub(super) fn from_wire(self, deadline_us: u64) -> Option<Instant> {
+    pub(super) fn to_local(self, deadline_us: u64) -> Option<Instant> {
         let deadline = Duration::from_micros(deadline_us);
         (deadline_us > 0).then(|| self.zero.checked_add(deadline))?
     }
