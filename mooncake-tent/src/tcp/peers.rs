@@ -1,7 +1,6 @@
 //! The peers that this process reaches over TCP, with their lanes.
 
 use std::{
-    collections::VecDeque,
     io::{self, Write},
     net::{TcpStream, ToSocketAddrs},
     sync::{
@@ -19,6 +18,7 @@ use tokio::sync::Notify;
 
 use super::{
     TcpConfig,
+    dial::{Dial, nth_pause},
     lane::{Lane, Loud, Receiver, SharedLane},
     poller::Poller,
     socket::{connect, notice_vanished_peer, read_whole},
@@ -38,10 +38,6 @@ pub(super) type Lanes = SmallVec<[SharedLane; 2]>;
 
 /// How long a fence waits for the target in one try.
 const FENCE_BUDGET: Duration = Duration::from_secs(2);
-/// Pauses between tries double from here …
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
-/// … up to here.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How long errands may take to end once they should.
 const QUIT_BUDGET: Duration = Duration::from_millis(200);
 
@@ -77,47 +73,6 @@ pub(super) struct PeerLanes {
     /// There is another dead lane, or it is time to quit.
     fence_wanted: Condvar,
     changed: Notify,
-}
-
-/// Who connects to a peer: one thread at a time, for all lanes that wait.
-#[derive(Debug, Default)]
-struct Dial {
-    waiting: VecDeque<SharedLane>,
-    running: bool,
-    /// In a row.
-    failures: u32,
-    /// What the last try said, and until when that is believed.
-    failure: Option<(Reason, Instant)>,
-}
-
-impl Dial {
-    /// Why nobody tries now.
-    fn bar(&self) -> Option<&Reason> {
-        let (reason, until) = self.failure.as_ref()?;
-        (Instant::now() < *until).then_some(reason)
-    }
-
-    /// All that waited, for whom the failure speaks.
-    fn failed(&mut self, reason: &Reason) -> VecDeque<SharedLane> {
-        let pause = nth_pause(self.failures);
-        self.failures = self.failures.saturating_add(1);
-        self.failure = Some((reason.clone(), after(pause)));
-        std::mem::take(&mut self.waiting)
-    }
-
-    fn succeeded(&mut self) {
-        self.failures = 0;
-        self.failure = None;
-        self.waiting.pop_front();
-    }
-}
-
-/// With jitter, so that those who failed together do not try again together.
-fn nth_pause(n: u32) -> Duration {
-    let pause = FIRST_PAUSE
-        .saturating_mul(1 << n.min(16))
-        .min(LONGEST_PAUSE);
-    pause.mul_f64(0.5 + rand::random::<f64>())
 }
 
 #[derive(Debug, Default)]
