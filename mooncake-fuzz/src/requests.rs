@@ -1,7 +1,7 @@
 //! Lanes that a target serves. What it must do is worked out a second time, from the description
 //! of the protocol.
 
-use mooncake_tent::tcp::fuzz::{BUFFER_BYTES, MESSAGES, Served, serve};
+use mooncake_tent::tcp::fuzz::{BUFFER_BYTES, LANE_AGE, MESSAGES, Served, serve};
 
 use crate::{Target, shape::shape};
 
@@ -23,6 +23,9 @@ const ANSWER: usize = 24;
 const LARGEST: u64 = 1 << 40;
 const READ: u8 = 1;
 const WRITE: u8 = 2;
+const FENCE: u8 = 3;
+/// In lane time.
+const OVERDUE: u64 = LANE_AGE.as_micros() as u64;
 /// Longest input: its answers must fit into a socket.
 const MOST: usize = 4 << 10;
 
@@ -51,6 +54,7 @@ struct Request {
     registration: u64,
     offset: u64,
     length: u64,
+    deadline: u64,
     applied: bool,
 }
 
@@ -72,6 +76,9 @@ impl Expected {
             }
             let mut request = Request::read(header);
             if request.length > LARGEST {
+                return;
+            }
+            if request.verb != FENCE && (1..=OVERDUE).contains(&request.deadline) {
                 return;
             }
             request.applied = request.may(header);
@@ -129,6 +136,7 @@ impl Request {
             registration: number(&header[16..]),
             offset: number(&header[24..]),
             length: number(&header[32..]),
+            deadline: number(&header[40..]),
             applied: false,
         }
     }
@@ -140,7 +148,7 @@ impl Request {
             // A fence of a lane that there is not.
             _ => return true,
         };
-        let generation = header[40..44] == [1, 0, 0, 0];
+        let generation = header[4..8] == [1, 0, 0, 0];
         let end = self.offset.checked_add(self.length);
         let within = end.is_some_and(|end| end <= BUFFER_BYTES as u64) && self.length > 0;
         allowed && generation && within

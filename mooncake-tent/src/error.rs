@@ -4,7 +4,10 @@ use std::{fmt, io, sync::Arc, time::Duration};
 
 pub use mooncake_proto::{Applied, Retry};
 
-use crate::identity::{PeerId, RegistrationId};
+use crate::{
+    identity::{PeerId, RegistrationId},
+    transport::Op,
+};
 
 /// A result of this crate's calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -125,6 +128,10 @@ pub enum Reason {
     Protocol(Arc<str>),
     /// The engine is being shut down.
     Stopped,
+    /// The caller ended it.
+    Cancelled,
+    /// Its deadline passed.
+    TimedOut,
 }
 
 impl fmt::Display for Reason {
@@ -139,13 +146,15 @@ impl fmt::Display for Reason {
             Self::OtherIncarnation => f.write_str("another process answers in the peer's place"),
             Self::Protocol(why) => write!(f, "the peer breaks the protocol: {why}"),
             Self::Stopped => f.write_str("the engine is shutting down"),
+            Self::Cancelled => f.write_str("the transfer was ended early"),
+            Self::TimedOut => f.write_str("the transfer's deadline passed"),
         }
     }
 }
 
 /// Why a transfer did not finish, and what it has done all the same.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{reason} (stage {stage}{})", peer.map_or_else(String::new, |peer| format!(", peer {peer}")))]
+#[error("{reason} (stage {stage}{}{})", but(", peer ", peer.as_ref()), but(", ", progress.as_ref()))]
 #[non_exhaustive]
 pub struct TransferError {
     /// What failed.
@@ -160,6 +169,52 @@ pub struct TransferError {
     pub stage: Stage,
     /// The peer.
     pub peer: Option<PeerId>,
+    /// What it was and how far it came; the engine says so when the task ends.
+    pub progress: Option<Progress>,
+}
+
+fn but(what: &str, detail: Option<&impl fmt::Display>) -> String {
+    detail.map_or_else(String::new, |detail| format!("{what}{detail}"))
+}
+
+/// What a task was that did not complete, and how far it came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Progress {
+    /// Read or write.
+    pub op: Op,
+    /// How many bytes it had.
+    pub length: u64,
+    /// How many of them are at their destination for sure.
+    pub bytes: u64,
+    /// How long after it was submitted it ended.
+    pub after: Duration,
+}
+
+impl Progress {
+    pub(crate) fn new(op: Op, length: u64, bytes: u64, after: Duration) -> Self {
+        Self {
+            op,
+            length,
+            bytes,
+            after,
+        }
+    }
+}
+
+impl fmt::Display for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            op,
+            length,
+            bytes,
+            after,
+        } = self;
+        write!(
+            f,
+            "{op} with {bytes} of {length} bytes done after {after:.1?}"
+        )
+    }
 }
 
 impl TransferError {
@@ -170,8 +225,8 @@ impl TransferError {
             Reason::StaleGeneration | Reason::UnknownRegistration | Reason::OtherIncarnation => {
                 Retry::AfterRefresh
             }
-            Reason::Broken(_) => Retry::Here,
-            Reason::Unreachable(_) | Reason::Protocol(_) => Retry::Elsewhere,
+            Reason::Broken(_) | Reason::Cancelled => Retry::Here,
+            Reason::Unreachable(_) | Reason::Protocol(_) | Reason::TimedOut => Retry::Elsewhere,
         };
         Self {
             reason,
@@ -180,6 +235,7 @@ impl TransferError {
             quiescent: true,
             stage,
             peer,
+            progress: None,
         }
     }
 

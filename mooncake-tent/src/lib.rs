@@ -68,7 +68,7 @@ pub mod transport;
 pub use engine::{
     Batch, Buffer, Gauges, RegisterOptions, Request, TentEngine, TentEngineBuilder, TransferEngine,
 };
-pub use error::{Applied, Error, Reason, Result, Retry, Stage, TransferError};
+pub use error::{Applied, Error, Progress, Reason, Result, Retry, Stage, TransferError};
 pub use identity::{Generation, Incarnation, PeerId, RegistrationId};
 pub use loopback::InProcess;
 pub use memory::{BufferLease, LocalBuffer, LocalSlice, Memory, Permission};

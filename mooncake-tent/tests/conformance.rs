@@ -230,7 +230,7 @@ async fn law_17_chaos_brings_every_kind_of_end_and_never_helps() {
                     assert_eq!(bytes, 64);
                     completed += 1;
                 }
-                Outcome::TimedOut => timed_out += 1,
+                Outcome::TimedOut(_) => timed_out += 1,
                 Outcome::Failed(error) => {
                     loud += u32::from(!error.quiescent);
                     busy += u32::from(matches!(error.retry, Retry::Later(_)));

@@ -55,7 +55,7 @@ async fn law_04_nonsense_instead_of_a_hello_ends_the_connection() {
     let target = stage.owner.incarnation();
     let other = stage.engine.incarnation();
     let mut with_flags = hello(1, 7, target, 1);
-    with_flags[6] = 1;
+    with_flags[6] = 2;
     let mut nobody = hello(1, 0, target, 1);
     nobody[8..16].fill(0);
     let cases = [
@@ -104,7 +104,7 @@ async fn law_04_nonsense_instead_of_a_request_ends_its_lane_only() {
     let mut with_flags = request(1, 0, remote, 0, 8);
     with_flags[1] = 1;
     let mut with_reserved = request(1, 0, remote, 0, 8);
-    with_reserved[47] = 1;
+    with_reserved[3] = 1;
     let cases = [
         ("verb 0", request(0, 0, remote, 0, 8)),
         ("verb 4", request(4, 0, remote, 0, 8)),
@@ -187,11 +187,7 @@ async fn a_lane_is_known_by_one_name_and_a_fenced_one_never_comes_back() {
     assert_eq!(status, 0);
     // Lane 1 by name, and one that never was.
     for (tag, lane) in [(0_u64, 1_u64), (1, 77)] {
-        let mut fence = vec![3, 0, 0, 0, 0x40, 0x42, 0x0f, 0];
-        for number in [tag, lane, 0, 0, 0] {
-            fence.extend(number.to_le_bytes());
-        }
-        errand.write_all(&fence).unwrap();
+        errand.write_all(&fence(tag, lane)).unwrap();
         let mut confirmed = [0; 24];
         errand.read_exact(&mut confirmed).unwrap();
         assert_eq!(confirmed[..], answer(0, 3, tag, 0)[..]);

@@ -6,30 +6,37 @@ mod common;
 
 use std::{
     net::TcpListener,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use common::*;
 use mooncake_tent::{
-    Applied, Permission, Reason, Request, Retry, TransferEngine, transport::Outcome,
+    Applied, Permission, Reason, Request, Retry, TcpConfig, TransferEngine, transport::Outcome,
 };
 
 const LEN: usize = 64 << 20;
+/// Long enough to begin, short enough to wait for.
+const DEADLINE: Duration = Duration::from_secs(2);
 
 async fn dies(write: bool, gracefully: bool) {
     let (owner, engine) = (engine().await, engine().await);
     let remote = buffer(&owner, LEN, Permission::PeersReadWrite).await;
     let local = buffer(&engine, LEN, Permission::Local).await;
     let segment = open(&engine, &owner).await;
+    let deadline = Instant::now() + DEADLINE;
     let requests = (0..32)
         .map(|i| {
             let each = LEN as u64 / 32;
             let part = local.slice(i * each..(i + 1) * each).unwrap();
-            match write {
+            let request = match write {
                 true => Request::write(part, &segment, address(&remote, i * each)),
                 false => Request::read(part, &segment, address(&remote, i * each)),
-            }
+            };
+            request.deadline(deadline)
         })
         .collect();
     let batch = submit(&engine, requests);
@@ -48,6 +55,7 @@ async fn dies(write: bool, gracefully: bool) {
             continue;
         };
         failed += 1;
+        assert!(!matches!(error.reason, Reason::Protocol(_)), "{error}");
         if matches!(error.reason, Reason::Broken(_)) {
             assert_eq!(error.retry, Retry::Here, "{error}");
         }
@@ -60,11 +68,14 @@ async fn dies(write: bool, gracefully: bool) {
         "a read is quiet when it ends"
     );
     println!("{failed} of 32 failed");
+    // Nothing is read from the memory any more, whether or not the bytes may still land.
+    engine.unregister_memory(local, BUDGET).await.unwrap();
+    // Nobody is left to confirm a fence: once the deadlines are over, that is proof enough.
+    quiescent(&batch).await;
     drop(batch);
-    if !write {
-        assert_eq!(engine.tasks_in_use(), 0);
-        engine.unregister_memory(local, BUDGET).await.unwrap();
-    }
+    assert_eq!(engine.tasks_in_use(), 0);
+    engine.fence(&segment, BUDGET).await.unwrap();
+    engine.shutdown(BUDGET).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -127,12 +138,59 @@ async fn law_03_a_write_is_loud_until_its_lane_is_fenced() {
     assert!(!batch.is_quiescent() && !batch.is_task_quiescent(0));
     let fence = engine.fence(&segment, Duration::from_millis(50)).await;
     assert!(fence.is_err(), "nothing is proven yet");
-    assert_eq!(held.leases(), 1);
+    assert_eq!(held.leases(), 0, "nothing is read from it any more");
     may_fence.wait();
     engine.fence(&segment, BUDGET).await.unwrap();
     assert!(batch.is_quiescent());
     engine.unregister_memory(local, BUDGET).await.unwrap();
     assert_eq!(held.leases(), 0);
+}
+
+/// A process that is gone, with many lanes that died in the middle of writes.
+#[tokio::test(flavor = "multi_thread")]
+async fn law_13_a_dead_peer_costs_one_thread_and_that_only_until_the_deadlines_are_over() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let owner = engine_at(listener.local_addr().unwrap()).await;
+    let remote = buffer(&owner, 256 << 10, Permission::PeersReadWrite).await;
+    let mut config = TcpConfig::default();
+    config.lanes_per_peer = 8;
+    // Nobody else in this process has such short ones.
+    config.connect_timeout = Duration::from_millis(300);
+    let engine = engine_with(config).await;
+    let local = buffer(&engine, 256 << 10, Permission::Local).await;
+    let segment = open(&engine, &owner).await;
+    let dials = Arc::new(AtomicUsize::new(0));
+    let dialled = Arc::clone(&dials);
+    let all_there = std::sync::Barrier::new(8);
+    fake_target(listener, owner.incarnation(), move |number, mut socket| {
+        use std::io::Read;
+        dialled.fetch_add(1, Ordering::Relaxed);
+        if number < 8 {
+            all_there.wait();
+            // Dies with a write in its hands.
+            let _request = socket.read_exact(&mut [0; 48]);
+        }
+    });
+    engine.warm_up(&segment, BUDGET).await.unwrap();
+    let deadline = Instant::now() + Duration::from_secs(2);
+    let write = |_| {
+        let all = local.slice(0..256 << 10).unwrap();
+        Request::write(all, &segment, address(&remote, 0)).deadline(deadline)
+    };
+    let writes = (0..8).map(write).collect();
+    let batch = submit(&engine, writes);
+    terminal(&batch).await;
+    let loud = (0..8).filter(|i| !batch.is_task_quiescent(*i)).count();
+    assert!(loud > 1, "several lanes died in the middle: {loud}");
+    quiescent(&batch).await;
+    assert!(Instant::now() >= deadline, "there was no other proof");
+    drop(batch);
+    assert_eq!(engine.tasks_in_use(), 0);
+    // A thread for each lane, trying every 10 ms and then less often, would come to far more.
+    let dials = dials.load(Ordering::Relaxed);
+    assert!(dials <= 8 + 12, "{dials} connections");
+    engine.unregister_memory(local, BUDGET).await.unwrap();
+    engine.shutdown(BUDGET).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

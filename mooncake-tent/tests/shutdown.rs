@@ -102,8 +102,10 @@ async fn ends_while_a_fence_is_not_proven() {
     assert!(proof.is_err(), "nobody has proven that the write is over");
     assert!(start.elapsed() < Duration::from_secs(1));
     assert!(batch.is_terminal() && !batch.is_quiescent());
+    assert_eq!(engine.tasks_in_use(), 1, "quarantined, not freed");
     drop((batch, local));
-    assert_eq!(held.leases(), 1, "quarantined, not freed");
+    assert_eq!(engine.tasks_in_use(), 1, "quarantined, not freed");
+    assert_eq!(held.leases(), 0, "nobody reads it any more");
     drop(engine);
     eventually("no thread is left", || threads("tcp-fence") == 0).await;
 }

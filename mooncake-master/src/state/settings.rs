@@ -25,7 +25,8 @@ pub struct Settings {
     /// The longest budget of a write frame: after a put's deadline its writer's bytes may land for
     /// so long.
     pub write_frame_budget: Duration,
-    /// What is added to that, for clocks and scheduling.
+    /// What is added to that. A TCP target ends a write at its deadline plus what the hello of its
+    /// lane took, at most a second, plus a thousandth of the lane's age for clocks that drift.
     pub hold_margin: Duration,
     /// Eviction starts when more than this share of the capacity is used; 1: only when space is
     /// needed at once.
@@ -51,7 +52,7 @@ impl Default for Settings {
             reserved_share: 0.10,
             put_deadline: Duration::from_secs(30),
             write_frame_budget: Duration::from_secs(30),
-            hold_margin: Duration::from_secs(1),
+            hold_margin: Duration::from_secs(2),
             high_watermark: 0.90,
             low_watermark: 0.85,
             quarantine_share: 0.20,

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     Retry,
-    core::{Action, ClientCore, Event, OpId, Operation, Outcome},
+    core::{Action, ClientCore, Event, OpId, Operation, Outcome, TransferId},
     master::MasterClient,
     time::{Clock, Time},
 };
@@ -56,6 +56,8 @@ pub(super) struct Driver {
     engine: Arc<dyn TransferEngine>,
     scratch: Arc<Scratch>,
     segments: Mutex<FxHashMap<String, Segment>>,
+    /// Where transfers are that have been posted and have not ended.
+    posted: Mutex<FxHashMap<TransferId, (Arc<Batch>, usize)>>,
     runtime: Handle,
     /// When the timer wakes next, in the core's time.
     armed: AtomicU64,
@@ -92,6 +94,7 @@ impl Driver {
             scratch: Scratch::new(Arc::clone(&engine)),
             engine,
             segments: Mutex::default(),
+            posted: Mutex::default(),
             runtime: Handle::current(),
             armed: AtomicU64::new(Time::NEVER.0),
             rearm: Arc::default(),
@@ -211,8 +214,13 @@ impl Driver {
                     deadline,
                 }),
                 Action::Finish { op, outcome } => self.finish(op, outcome),
-                // The links that we run on do not cancel: the end is reported when it comes.
-                Action::Cancel { .. } => {}
+                // Whatever comes of it, the end is reported when it comes.
+                Action::Cancel { transfer } => {
+                    let posted = self.posted.lock().get(&transfer).cloned();
+                    if let Some((batch, index)) = posted {
+                        batch.cancel(index);
+                    }
+                }
             }
         }
         if let Some(next) = actions.next {
@@ -372,9 +380,13 @@ impl Driver {
         let mut batch = self.engine.allocate_batch(requests.len());
         match self.engine.submit_transfer(&mut batch, requests) {
             Ok(()) => {
+                let batch = Arc::new(batch);
+                let places = posted.iter().enumerate();
+                let places = places.map(|(index, it)| (it.id, (Arc::clone(&batch), index)));
+                self.posted.lock().extend(places);
                 let driver = self.me.upgrade().expect("whoever calls holds it");
                 self.runtime
-                    .spawn(async move { driver.watch(batch, &posted).await });
+                    .spawn(async move { driver.watch(&batch, &posted).await });
             }
             Err(error) => {
                 for transfer in &posted {
@@ -392,8 +404,14 @@ impl Driver {
         });
     }
 
-    async fn watch(&self, batch: Batch, posted: &[Transfer]) {
+    async fn watch(&self, batch: &Batch, posted: &[Transfer]) {
         batch.terminal().await;
+        {
+            let mut known = self.posted.lock();
+            for transfer in posted {
+                known.remove(&transfer.id);
+            }
+        }
         let mut loud = VecDeque::new();
         let ends: Vec<_> = posted
             .iter()

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use mooncake_tent::{
-    Generation, LocalSlice, RegistrationId, RemoteRange, Request, Segment, TransferError,
+    Generation, LocalSlice, RegistrationId, RemoteRange, Request, Segment,
     transport::{Op, Outcome},
 };
 use smallvec::SmallVec;
@@ -70,18 +70,14 @@ pub(super) fn result(
     };
     match outcome {
         Some(Outcome::Completed { bytes }) => Ok(bytes),
-        Some(Outcome::Failed(TransferError {
-            ref reason,
-            retry,
-            applied,
-            ..
-        })) => Err(fault(retry, applied, reason.to_string())),
-        Some(Outcome::TimedOut) => {
-            let message = "the transfer's deadline passed".to_owned();
-            Err(fault(Retry::Elsewhere, Applied::Unknown, message))
+        Some(Outcome::Failed(error)) => {
+            Err(fault(error.retry, error.applied, error.reason.to_string()))
         }
-        Some(Outcome::Cancelled) | None => {
-            let message = "the transfer was ended early".to_owned();
+        Some(Outcome::Cancelled(error) | Outcome::TimedOut(error)) => {
+            Err(fault(error.retry, error.applied, error.to_string()))
+        }
+        None => {
+            let message = "the transfer has not ended".to_owned();
             Err(fault(Retry::Here, Applied::Unknown, message))
         }
     }

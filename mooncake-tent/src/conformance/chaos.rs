@@ -355,8 +355,16 @@ impl SubBatch for ChaosSubBatch {
         Ok(())
     }
 
-    fn cancel_transfer_task(&self, _task: TaskRef) {
-        // The link below does not know the task, and an early end is no more than a wish.
+    fn cancel_transfer_task(&self, task: TaskRef) {
+        // An early end is no more than a wish: what the link below does not have goes on.
+        let flights = self.shared.flights.lock();
+        let flights = flights.all.iter().filter(|flight| flight.real == task);
+        for flight in flights {
+            if let Progress::Posted(refs, _) = &flight.progress {
+                refs.iter()
+                    .for_each(|task| flight.sub_batch.cancel_transfer_task(*task));
+            }
+        }
     }
 
     fn drive(&self, budget: Duration) -> bool {
@@ -519,7 +527,8 @@ impl Shared {
             Progress::Lost => {
                 let over = now >= flight.deadline;
                 if over {
-                    engine.finish(flight.real, Outcome::TimedOut, true);
+                    let end = Outcome::timed_out(Stage::Post, flight.peer);
+                    engine.finish(flight.real, end, true);
                 }
                 return over;
             }
@@ -538,7 +547,9 @@ impl Shared {
             let done = state.is_terminal();
             let is_lost = flight.tell >= flight.deadline;
             let end = match flight.end {
-                _ if is_lost && now >= flight.deadline => Some(Outcome::TimedOut),
+                _ if is_lost && now >= flight.deadline => {
+                    Some(Outcome::timed_out(Stage::Post, flight.peer))
+                }
                 _ if is_lost && !is_stopped => None,
                 End::Broken => Some(cut_off(flight.peer, true)),
                 _ if !done || (now < flight.tell && !is_stopped) => None,

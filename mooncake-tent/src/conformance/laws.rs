@@ -240,6 +240,78 @@ pub async fn law_03_quiet_before_reuse(with: &Fixture) {
     ground.close(with).await;
 }
 
+/// Who cancels gets an early end or the true one, and memory that is left alone once it is quiet.
+/// Nobody else's transfer suffers.
+pub async fn law_03_a_cancelled_task_ends_and_leaves_memory_alone(with: &Fixture) {
+    const PART: u64 = 300_007;
+    const PARTS: u64 = 16;
+    let len = (PART * PARTS) as usize;
+    let ground = with.ground(len).await;
+    let (here, there) = (ground.local.memory(), ground.remote.memory());
+    let peer = ground.segment.incarnation();
+    for round in 0..if with.faulty { 3 } else { 8_u64 } {
+        let op = match round % 2 == 0 && with.carries(Op::Write, &ground.segment) {
+            true => Op::Write,
+            false => Op::Read,
+        };
+        here.write_at(0, &pattern(2 * round, len));
+        there.write_at(0, &pattern(2 * round + 1, len));
+        let request = |i| match op {
+            Op::Read => ground.read(i * PART, PART),
+            Op::Write => ground.write(i * PART, PART),
+        };
+        let batch = with.submit((0..PARTS).map(request).collect());
+        let cancelled = |i: u64| round % 4 >= 2 || i.is_multiple_of(2);
+        match round % 4 >= 2 {
+            true => batch.cancel_all(),
+            false => (0..PARTS)
+                .filter(|i| cancelled(*i))
+                .for_each(|i| batch.cancel(i as usize)),
+        }
+        batch.cancel(PARTS as usize);
+        end(&batch, round % 3 == 0).await;
+        quiet(&batch).await;
+        let (wanted, place) = match op {
+            Op::Read => (pattern(2 * round + 1, len), here),
+            Op::Write => (pattern(2 * round, len), there),
+        };
+        for i in 0..PARTS {
+            let outcome = batch.outcome(i as usize).expect("law 2: it has ended");
+            match &outcome {
+                Outcome::Completed { .. } => {
+                    let at = (i * PART) as usize..((i + 1) * PART) as usize;
+                    let found = bytes(place, i * PART, PART as usize);
+                    assert_same(&found, &wanted[at], "law 1: completed, though cancelled");
+                }
+                Outcome::Cancelled(error) => {
+                    assert!(cancelled(i), "law 3: nobody cancelled task {i}");
+                    assert_eq!(error.peer, Some(peer), "law 15: {error}");
+                    assert!(error.progress.is_some(), "law 15: {error}");
+                }
+                other => assert!(with.faulty, "law 3: {other:?}"),
+            }
+        }
+        // A late request to cancel changes nothing.
+        let ends: Vec<_> = (0..batch.len()).map(|i| batch.outcome(i)).collect();
+        batch.cancel_all();
+        let again: Vec<_> = (0..batch.len()).map(|i| batch.outcome(i)).collect();
+        assert_eq!(ends, again, "law 2: ended twice");
+        drop(batch);
+        // The memory is for other things now.
+        here.write_at(0, &pattern(round + 70, len));
+        there.write_at(0, &pattern(round + 71, len));
+        let elsewhere = with.ground(10_007).await;
+        for _ in 0..3 {
+            with.transfer(|| elsewhere.read(0, 10_007), false).await;
+        }
+        elsewhere.close(with).await;
+        let what = "law 3: it landed after the end of a cancelled task";
+        assert_same(&bytes(here, 0, len), &pattern(round + 70, len), what);
+        assert_same(&bytes(there, 0, len), &pattern(round + 71, len), what);
+    }
+    ground.close(with).await;
+}
+
 async fn fenced(with: &Fixture, ground: &Ground, round: u64) {
     let len = ground.local.memory().len();
     ground.remote.memory().write_at(0, &vec![0; len]);
@@ -489,7 +561,7 @@ pub async fn law_09_every_wait_has_an_end(with: &Fixture) {
     for length in [1, 4_097, LEN as u64] {
         let late = op(0, length).deadline(Instant::now());
         let outcome = with.refused(late, "law 9: what came too late").await;
-        assert!(outcome == Outcome::TimedOut || with.faulty, "{outcome:?}");
+        assert!(outcome.is_timed_out() || with.faulty, "{outcome:?}");
     }
     assert_same(
         &bytes(ground.remote.memory(), 0, LEN),
@@ -664,6 +736,19 @@ pub async fn law_15_errors_speak(with: &Fixture) {
             }
             other => assert!(with.faulty, "law 15: {other:?}"),
         }
+    }
+    let late = read(place(&ground.remote, 0)).deadline(Instant::now());
+    match with.refused(late, "law 15: a late request").await {
+        Outcome::TimedOut(error) => {
+            let text = error.to_string();
+            let progress = error.progress.expect("law 15: how far it came");
+            assert_eq!((progress.op, progress.length), (Op::Read, 4_096), "law 15");
+            assert_eq!(error.peer, Some(peer), "law 15: {text}");
+            for word in ["read", "4096 bytes", "stage", "after", &peer.to_string()] {
+                assert!(text.contains(word), "law 15: {word} is not in {text}");
+            }
+        }
+        other => assert!(with.faulty, "law 15: {other:?}"),
     }
     let name = "127.0.0.1:1";
     let nobody = with

@@ -67,6 +67,7 @@ macro_rules! for_each_law {
             law_01_completed_means_applied
             law_02_every_task_ends_once
             law_03_quiet_before_reuse
+            law_03_a_cancelled_task_ends_and_leaves_memory_alone
             law_04_the_wire_is_never_trusted
             law_07_dead_generations_change_nothing
             law_08_what_is_published_is_true

@@ -194,6 +194,30 @@ impl Batch {
         }
     }
 
+    /// Asks for an early end of task `index`, which still arrives as its outcome: `Cancelled` where
+    /// that was possible, and otherwise whatever became of it. Memory is free when the task is quiet,
+    /// as ever.
+    pub fn cancel(&self, index: usize) {
+        if let Some(task) = self.refs.get(index) {
+            self.cancel_tasks(&[*task]);
+        }
+    }
+
+    /// As [`cancel`](Self::cancel), for all tasks that have not ended.
+    pub fn cancel_all(&self) {
+        self.cancel_tasks(&self.refs);
+    }
+
+    fn cancel_tasks(&self, tasks: &[TaskRef]) {
+        for task in tasks {
+            self.tasks.ask_to_cancel(*task);
+            for (_, sub_batch) in &self.sub_batches {
+                sub_batch.cancel_transfer_task(*task);
+            }
+        }
+        self.hand_over();
+    }
+
     /// Who looks without waiting leaves the work to the links, and says so once.
     fn only_polled(&self) {
         if !self.handed_over.swap(true, Ordering::Relaxed) {

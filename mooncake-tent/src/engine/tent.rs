@@ -444,6 +444,10 @@ impl Shared {
         spec.generation = span.generation;
         spec.offset = span.offset;
         tasks.renew(task, spec);
+        if tasks.is_unwanted(task) {
+            let end = Outcome::cancelled(Stage::Resolve, segment.incarnation());
+            return tasks.finish(task, end, true);
+        }
         let post = || {
             let sub_batch = self.parts.links[link].allocate_sub_batch(1)?;
             sub_batch.submit_transfer_tasks(&[task])?;

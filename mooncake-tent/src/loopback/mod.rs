@@ -73,6 +73,8 @@ impl Transport for InProcess {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             within_process: true,
+            // A task has ended before anyone can ask for that.
+            cancellation: true,
             ..Capabilities::read_write()
         }
     }
@@ -161,7 +163,7 @@ impl InProcessSubBatch {
         let failed =
             |reason| Outcome::Failed(TransferError::unstarted(reason, Stage::Admit, Some(peer)));
         if spec.deadline.is_some_and(|end| end <= Instant::now()) {
-            return Outcome::TimedOut;
+            return Outcome::timed_out(Stage::Post, peer);
         }
         let Some(buffers) = self.link.engines.lock().get(&peer).cloned() else {
             return failed(Reason::OtherIncarnation);

@@ -15,14 +15,21 @@ pub struct TcpConfig {
     pub lanes_per_peer: usize,
     /// Lanes that are accepted from one peer.
     pub lanes_accepted_per_peer: usize,
-    /// Lanes that are accepted in all.
+    /// Lanes that are accepted in all; further ones are told that we are busy.
     pub lanes_accepted: usize,
     /// A request is cut above this many bytes, so that its parts share the lanes.
     pub slice_bytes: u64,
     /// Requests under way on one lane.
     pub window: usize,
-    /// How long a connection and its hello may take.
+    /// How long a connection and its hello may take. The bytes of a write land at most so much
+    /// later than its deadline, beside what the clocks of both sides drift apart.
     pub connect_timeout: Duration,
+    /// How long a message may take from its first byte on, beside the time that its payload takes at
+    /// 1 MiB/s. Whoever is slower loses the lane.
+    pub message_timeout: Duration,
+    /// An idle connection is replaced after so long, so that the clocks by which its two sides count
+    /// deadlines cannot drift far apart.
+    pub lane_life: Duration,
     /// How long a thread looks for bytes before it sleeps, where looking has paid off.
     pub spin: Duration,
 }
@@ -38,7 +45,17 @@ impl Default for TcpConfig {
             slice_bytes: 2 << 20,
             window: 1024,
             connect_timeout: Duration::from_secs(1),
+            message_timeout: Duration::from_secs(20),
+            lane_life: Duration::from_secs(600),
             spin: Duration::from_micros(50),
         }
+    }
+}
+
+impl TcpConfig {
+    /// How much later than its deadline the bytes of a write may land at most: the way of the hello
+    /// and what two clocks drift apart in a lane's life.
+    pub(super) fn late(&self) -> Duration {
+        self.connect_timeout.saturating_add(self.lane_life / 1_000)
     }
 }

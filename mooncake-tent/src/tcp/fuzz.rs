@@ -16,8 +16,8 @@ use super::{
     lane::{Lane, Post, Received},
     target,
     wire::{
-        ANSWER_BYTES, AnswerHeader, HELLO_BYTES, Hello, HelloAnswer, REQUEST_BYTES, RequestHeader,
-        Verb,
+        ANSWER_BYTES, AnswerHeader, HELLO_BYTES, Hello, HelloAnswer, LaneClock, REQUEST_BYTES,
+        RequestHeader, Verb,
     },
 };
 use crate::{
@@ -65,6 +65,9 @@ pub const MOST_AT_ONCE: usize = 64;
 /// Length of each buffer of [`serve`]: registration 1 may be read and written, 2 read, 3 neither.
 /// All are of generation 1. Byte `i` of registration `n` begins as `n + i`, cut to a byte.
 pub const BUFFER_BYTES: usize = 256;
+
+/// How old the lane of [`serve`] is: deadlines before that are over, and others still to come.
+pub const LANE_AGE: Duration = Duration::from_secs(10);
 
 /// What a target did.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -184,7 +187,7 @@ pub fn receive(pieces: &[&[u8]]) -> Heard {
             .expect("the lane is not broken");
     }
     let (ours, theirs) = sockets(pieces);
-    lane.connected(ours);
+    lane.connected(ours, LaneClock::start());
     lane.flush();
     let mut receiver = lane.receiver();
     let reason = loop {

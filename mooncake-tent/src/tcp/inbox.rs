@@ -33,6 +33,10 @@ impl Cursor {
         }
     }
 
+    pub(super) fn remaining(&self) -> u64 {
+        self.remaining
+    }
+
     pub(super) fn is_done(&self) -> bool {
         self.remaining == 0
     }
@@ -124,6 +128,11 @@ impl Inbox {
         } else {
             BUFFER
         };
+    }
+
+    /// What comes next is looked at or dropped, not placed.
+    pub(super) fn expect_nothing(&mut self) {
+        self.ahead = BUFFER;
     }
 
     /// Receives more: into `cursor`'s place first, the rest into the buffer.

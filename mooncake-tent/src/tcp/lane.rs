@@ -12,10 +12,12 @@ use smallvec::SmallVec;
 
 use super::{
     inbox::{Cursor, Inbox},
-    outbox::{Frame, Outbox},
+    outbox::{Frame, Outbox, Sent},
     socket::Mode,
     spin::Spin,
-    wire::{ANSWER_BYTES, AnswerHeader, REQUEST_BYTES, RequestHeader, Status, Verb, refused},
+    wire::{
+        ANSWER_BYTES, AnswerHeader, LaneClock, REQUEST_BYTES, RequestHeader, Status, Verb, refused,
+    },
 };
 use crate::{
     error::{Reason, Stage, TransferError},
@@ -44,13 +46,16 @@ pub(super) struct Post {
 /// A request that awaits its answer.
 #[derive(Debug)]
 struct Pending {
-    task: TaskRef,
+    /// `None`: it was cancelled, and what its answer brings is dropped.
+    task: Option<TaskRef>,
     verb: Verb,
     tag: u64,
     /// A read's destination.
     local: SmallVec<[LocalSlice; 1]>,
     length: u64,
     deadline: Option<Instant>,
+    /// It was cancelled in the middle of its frame.
+    unwanted: bool,
 }
 
 impl Pending {
@@ -77,12 +82,21 @@ pub(super) struct Lane {
     pending: Mutex<VecDeque<Pending>>,
     receiver: Mutex<Receiver>,
     load: AtomicU64,
+    /// It is so old that new requests go to others.
+    aged: AtomicBool,
+    /// Tasks whose payload shall be dropped by whoever receives it now.
+    cancelled: Mutex<Vec<TaskRef>>,
+    some_cancelled: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Sender {
     outbox: Outbox<REQUEST_BYTES>,
     next_tag: u64,
+    /// `None` while it connects.
+    clock: Option<LaneClock>,
+    /// An unwanted frame in whose middle sending stood still when it was last looked at.
+    stuck: Option<(u64, u64)>,
 }
 
 /// What the receiving thread owns while it receives.
@@ -90,9 +104,17 @@ struct Sender {
 pub(super) struct Receiver {
     inbox: Inbox,
     /// The read whose payload is arriving.
-    reading: Option<(Pending, Cursor)>,
+    reading: Option<(Pending, Sink)>,
     answered: u64,
     pub(super) spin: Spin,
+}
+
+/// Where a payload goes.
+#[derive(Debug)]
+enum Sink {
+    Place(Cursor),
+    /// So many bytes are still to be dropped.
+    Nowhere(u64),
 }
 
 impl Receiver {
@@ -116,8 +138,27 @@ pub(super) enum Received {
     Nothing,
 }
 
-/// A write of a broken lane, whose bytes may still land until the lane is fenced.
-pub(super) type Loud = Vec<TaskRef>;
+/// Writes of a broken lane, whose bytes may still land until the lane is fenced, or their deadlines
+/// have passed for the target, too.
+#[derive(Debug, Default)]
+pub(super) struct Loud {
+    pub(super) tasks: Vec<TaskRef>,
+    last_deadline: Option<Instant>,
+    without_deadline: bool,
+}
+
+impl Loud {
+    /// The last of their deadlines; `None` if there is one without.
+    pub(super) fn last_deadline(&self) -> Option<Instant> {
+        self.last_deadline.filter(|_| !self.without_deadline)
+    }
+
+    fn add(&mut self, task: TaskRef, deadline: Option<Instant>) {
+        self.tasks.push(task);
+        self.last_deadline = self.last_deadline.max(deadline);
+        self.without_deadline |= deadline.is_none();
+    }
+}
 
 impl Lane {
     pub(super) fn new(id: u64, peer: PeerId, tasks: Tasks, window: usize, spin: Duration) -> Self {
@@ -132,6 +173,8 @@ impl Lane {
             outbox: Mutex::new(Sender {
                 outbox: Outbox::new(),
                 next_tag: 0,
+                clock: None,
+                stuck: None,
             }),
             look_again: AtomicBool::new(false),
             pending: Mutex::default(),
@@ -142,6 +185,9 @@ impl Lane {
                 spin: Spin::new(spin),
             }),
             load: AtomicU64::new(0),
+            aged: AtomicBool::new(false),
+            cancelled: Mutex::default(),
+            some_cancelled: AtomicBool::new(false),
         }
     }
 
@@ -167,6 +213,23 @@ impl Lane {
         self.cut.get().is_some()
     }
 
+    /// It takes no new requests, on account of its age.
+    pub(super) fn is_aged(&self) -> bool {
+        self.aged.load(Ordering::Relaxed)
+    }
+
+    /// Marks a lane that is older than `life`. `true`: it is so for a while and has nothing to do.
+    pub(super) fn grow_old(&self, life: Duration) -> bool {
+        let clock = self.outbox.lock().clock;
+        let age = clock.map_or(Duration::ZERO, LaneClock::elapsed);
+        if age < life {
+            return false;
+        }
+        self.aged.store(true, Ordering::Relaxed);
+        // Whoever chose it before has posted by now.
+        age > life + life / 8 && !self.is_busy()
+    }
+
     /// Why it was cut, if it was.
     pub(super) fn why(&self) -> Option<Reason> {
         self.cut.get().cloned()
@@ -190,10 +253,16 @@ impl Lane {
     }
 
     /// From now on frames can be sent.
-    pub(super) fn connected(&self, socket: TcpStream) {
+    pub(super) fn connected(&self, socket: TcpStream, clock: LaneClock) {
+        let mut sender = self.outbox.lock();
+        sender.clock = Some(clock);
+        sender.outbox.amend(|frame| {
+            RequestHeader::set_deadline(&mut frame.header, clock.to_wire(frame.deadline));
+        });
         if self.socket.set(socket).is_err() {
             unreachable!("a lane connects once");
         }
+        drop(sender);
         if self.is_cut() {
             // Whoever cut it may have found no socket to shut down.
             self.shut_down();
@@ -208,15 +277,9 @@ impl Lane {
         }
         let tag = sender.next_tag;
         sender.next_tag += 1;
-        let budget_us = post.deadline.map_or(0, |deadline| {
-            let budget = deadline
-                .saturating_duration_since(Instant::now())
-                .as_micros();
-            u32::try_from(budget).unwrap_or(u32::MAX).max(1)
-        });
         let header = RequestHeader {
             verb: post.verb,
-            budget_us,
+            deadline_us: sender.clock.map_or(0, |clock| clock.to_wire(post.deadline)),
             tag,
             registration: post.registration,
             generation: post.generation,
@@ -229,17 +292,19 @@ impl Lane {
         };
         self.load.fetch_add(post.length, Ordering::Relaxed);
         self.pending.lock().push_back(Pending {
-            task: post.task,
+            task: Some(post.task),
             verb: post.verb,
             tag,
             local,
             length: post.length,
             deadline: post.deadline,
+            unwanted: false,
         });
         sender.outbox.push(Frame {
             tag,
             header: header.encode(),
             payload,
+            deadline: post.deadline,
         });
         Ok(())
     }
@@ -261,8 +326,16 @@ impl Lane {
             let sent = sender.outbox.send(socket, limit, Mode::Try);
             drop(sender);
             let blocked = match sent {
-                Ok(()) => false,
+                Ok(Sent::All) => false,
+                Ok(Sent::Overdue) => {
+                    self.end_overdue(Instant::now());
+                    continue;
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => true,
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                    self.cut(overdue());
+                    return false;
+                }
                 Err(error) => {
                     self.cut(Reason::Broken(error.to_string().into()));
                     return false;
@@ -296,7 +369,11 @@ impl Lane {
         let Some(socket) = self.socket() else {
             return Ok(Received::Nothing);
         };
-        let cursor = receiver.reading.as_mut().map(|(_, cursor)| cursor);
+        self.drop_cancelled(receiver);
+        let cursor = match &mut receiver.reading {
+            Some((_, Sink::Place(cursor))) => Some(cursor),
+            Some((_, Sink::Nowhere(_))) | None => None,
+        };
         match receiver.inbox.fill(socket, cursor, Mode::Try) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -322,13 +399,22 @@ impl Lane {
 
     /// Acts on one message or payload; `false`: more bytes are needed.
     fn step(&self, receiver: &mut Receiver) -> Result<bool, Reason> {
-        if let Some((_, cursor)) = &mut receiver.reading {
-            receiver.inbox.deliver(cursor);
-            if !cursor.is_done() {
+        if let Some((_, sink)) = &mut receiver.reading {
+            let done = match sink {
+                Sink::Place(cursor) => {
+                    receiver.inbox.deliver(cursor);
+                    cursor.is_done()
+                }
+                Sink::Nowhere(left) => {
+                    *left -= receiver.inbox.discard(*left);
+                    *left == 0
+                }
+            };
+            if !done {
                 return Ok(false);
             }
-            let (pending, cursor) = receiver.reading.take().expect("it was just there");
-            drop(cursor);
+            let (pending, sink) = receiver.reading.take().expect("it was just there");
+            drop(sink);
             let bytes = pending.length;
             self.answered(receiver, pending, Outcome::Completed { bytes });
             return Ok(true);
@@ -340,9 +426,17 @@ impl Lane {
         let pending = self.take_answered(&answer)?;
         match (answer.status, pending.verb) {
             (Status::Applied, Verb::Read) => {
-                receiver.inbox.expect(pending.length);
-                let cursor = Cursor::new(pending.local.clone());
-                receiver.reading = Some((pending, cursor));
+                let sink = match pending.task {
+                    Some(_) => {
+                        receiver.inbox.expect(pending.length);
+                        Sink::Place(Cursor::new(pending.local.clone()))
+                    }
+                    None => {
+                        receiver.inbox.expect_nothing();
+                        Sink::Nowhere(pending.length)
+                    }
+                };
+                receiver.reading = Some((pending, sink));
             }
             (Status::Applied, Verb::Write | Verb::Fence) => {
                 let bytes = pending.length;
@@ -385,7 +479,114 @@ impl Lane {
         // Who waits for the end finds our leases returned.
         let Pending { task, local, .. } = pending;
         drop(local);
-        self.tasks.finish(task, end, true);
+        if let Some(task) = task {
+            self.tasks.finish(task, end, true);
+        }
+    }
+
+    /// Ends a task early where that needs nobody else: what was not sent, and reads. What a write
+    /// has handed over whole is for the target to answer; one that is in the middle of its frame
+    /// goes on unless it [stands still](Self::is_stuck).
+    pub(super) fn cancel(&self, task: TaskRef) {
+        let mut sender = self.outbox.lock();
+        let mut pending = self.pending.lock();
+        if !pending.iter().any(|pending| pending.task == Some(task)) {
+            drop((sender, pending));
+            return self.cancel_reading(task);
+        }
+        let withdrawn = withdraw(&mut sender, &mut pending, |pending| {
+            pending.task == Some(task)
+        });
+        let begun = sender.outbox.begun().map(|(tag, _)| tag);
+        let mut reads = 0;
+        let mut places = Vec::new();
+        for pending in pending
+            .iter_mut()
+            .filter(|pending| pending.task == Some(task))
+        {
+            if pending.verb == Verb::Read {
+                // Its answer goes to nobody.
+                pending.task = None;
+                places.push(std::mem::take(&mut pending.local));
+                reads += 1;
+            } else if Some(pending.tag) == begun {
+                pending.unwanted = true;
+            }
+        }
+        drop((sender, pending, places));
+        for pending in withdrawn {
+            self.end_unsent(pending, Outcome::cancelled(self.unsent_stage(), self.peer));
+        }
+        for _ in 0..reads {
+            self.tasks.finish(task, self.cancelled_read(), true);
+        }
+        self.cancel_reading(task);
+    }
+
+    /// The payload that is arriving may be the task's.
+    fn cancel_reading(&self, task: TaskRef) {
+        self.cancelled.lock().push(task);
+        self.some_cancelled.store(true, Ordering::Release);
+        // Otherwise whoever receives looks at it soon.
+        if let Some(mut receiver) = self.try_receiver() {
+            self.drop_cancelled(&mut receiver);
+        }
+    }
+
+    /// Drops the rest of a payload that nobody wants any more.
+    pub(super) fn drop_cancelled(&self, receiver: &mut Receiver) {
+        if !self.some_cancelled.load(Ordering::Acquire) {
+            return;
+        }
+        self.some_cancelled.store(false, Ordering::Release);
+        let cancelled = std::mem::take(&mut *self.cancelled.lock());
+        let Some((pending, sink)) = &mut receiver.reading else {
+            return;
+        };
+        let (Sink::Place(cursor), Some(task)) = (&*sink, pending.task) else {
+            return;
+        };
+        if cancelled.contains(&task) {
+            *sink = Sink::Nowhere(cursor.remaining());
+            receiver.inbox.expect_nothing();
+            pending.task = None;
+            pending.local.clear();
+            self.tasks.finish(task, self.cancelled_read(), true);
+        }
+    }
+
+    /// A cancelled write stands in the middle of its frame, and did so when we last looked.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.flush();
+        let mut sender = self.outbox.lock();
+        let begun = sender.outbox.begun().filter(|(tag, _)| {
+            let pending = self.pending.lock();
+            pending.iter().any(|it| it.tag == *tag && it.unwanted)
+        });
+        let before = std::mem::replace(&mut sender.stuck, begun);
+        begun.is_some() && begun == before
+    }
+
+    fn cancelled_read(&self) -> Outcome {
+        Outcome::cancelled(Stage::Move, self.peer).underway(true)
+    }
+
+    /// How far a request has come of which nothing was sent.
+    fn unsent_stage(&self) -> Stage {
+        match self.socket() {
+            Some(_) => Stage::Post,
+            None => Stage::Connect,
+        }
+    }
+
+    /// Ends a request of which nothing was sent.
+    fn end_unsent(&self, pending: Pending, end: Outcome) {
+        self.load.fetch_sub(pending.length, Ordering::Relaxed);
+        let Pending { task, local, .. } = pending;
+        drop(local);
+        if let Some(task) = task {
+            self.tasks.finish(task, end, true);
+        }
     }
 
     /// Ends the connection; whoever receives notices and fails the lane.
@@ -410,24 +611,11 @@ impl Lane {
         if !pending.iter().any(|pending| pending.is_overdue(now)) {
             return false;
         }
-        let unsent = sender.outbox.first_unsent().unwrap_or(sender.next_tag);
-        let (withdrawn, kept): (VecDeque<_>, VecDeque<_>) = pending
-            .drain(..)
-            .partition(|pending| pending.tag >= unsent && pending.is_overdue(now));
-        *pending = kept;
+        let withdrawn = withdraw(&mut sender, &mut pending, |pending| pending.is_overdue(now));
         let others = pending.iter().any(|pending| pending.is_overdue(now));
-        drop(pending);
-        // Both are in the order of their tags.
-        let mut tags = withdrawn.iter().map(|pending| pending.tag).peekable();
-        sender
-            .outbox
-            .retain(|frame| tags.next_if_eq(&frame.tag).is_none());
-        drop(sender);
+        drop((sender, pending));
         for pending in withdrawn {
-            self.load.fetch_sub(pending.length, Ordering::Relaxed);
-            let Pending { task, local, .. } = pending;
-            drop(local);
-            self.tasks.finish(task, Outcome::TimedOut, true);
+            self.end_unsent(pending, Outcome::timed_out(self.unsent_stage(), self.peer));
         }
         others
     }
@@ -444,32 +632,54 @@ impl Lane {
         let reading = receiver.reading.take().map(|(pending, _)| pending);
         let pending = std::mem::take(&mut *self.pending.lock());
         let now = Instant::now();
-        let mut loud = Loud::new();
+        let mut loud = Loud::default();
         for pending in reading.into_iter().chain(pending) {
             self.load.fetch_sub(pending.length, Ordering::Relaxed);
+            let Some(task) = pending.task else {
+                continue;
+            };
             let sent = pending.tag < unsent;
             // We receive no more, so a read is quiet. A write may sit in the target's socket.
             let quiet = !sent || pending.verb != Verb::Write;
-            let end = if pending.is_overdue(now) {
-                Outcome::TimedOut
+            let stage = self.unsent_stage();
+            let end = if pending.unwanted {
+                Outcome::cancelled(stage, self.peer)
+            } else if pending.is_overdue(now) {
+                Outcome::timed_out(stage, self.peer)
             } else {
-                let stage = if self.socket().is_some() {
-                    Stage::Post
-                } else {
-                    Stage::Connect
-                };
                 let error = TransferError::unstarted(reason.clone(), stage, Some(self.peer));
-                Outcome::Failed(if sent { error.underway(quiet) } else { error })
+                Outcome::Failed(error)
             };
-            let Pending { task, local, .. } = pending;
-            drop(local);
-            self.tasks.finish(task, end, quiet);
+            let end = if sent { end.underway(quiet) } else { end };
+            drop(pending.local);
             if !quiet {
-                loud.push(task);
+                // Nothing is read from its memory any more: the socket is shut.
+                self.tasks.release_source(task);
+                loud.add(task, pending.deadline);
             }
+            self.tasks.finish(task, end, quiet);
         }
         loud
     }
+}
+
+/// Takes out those requests of which nothing was sent and that `which` names, with their frames.
+fn withdraw(
+    sender: &mut Sender,
+    pending: &mut VecDeque<Pending>,
+    which: impl Fn(&Pending) -> bool,
+) -> VecDeque<Pending> {
+    let unsent = sender.outbox.first_unsent().unwrap_or(sender.next_tag);
+    let (withdrawn, kept): (VecDeque<_>, VecDeque<_>) = pending
+        .drain(..)
+        .partition(|pending| pending.tag >= unsent && which(pending));
+    *pending = kept;
+    // Both are in the order of their tags.
+    let mut tags = withdrawn.iter().map(|pending| pending.tag).peekable();
+    sender
+        .outbox
+        .retain(|frame| tags.next_if_eq(&frame.tag).is_none());
+    withdrawn
 }
 
 /// Shared by its users and the thread that watches it.
@@ -478,6 +688,16 @@ pub(super) type SharedLane = Arc<Lane>;
 /// Why a lane ends whose peer took longer than a caller allowed.
 pub(super) fn overdue() -> Reason {
     Reason::Broken("a request's deadline passed".into())
+}
+
+/// Why a lane ends whose peer does not take a write that was cancelled.
+pub(super) fn stuck() -> Reason {
+    Reason::Broken("a cancelled write stood still in the middle".into())
+}
+
+/// Why a lane ends that is replaced.
+pub(super) fn aged() -> Reason {
+    Reason::Broken("it has served for long enough".into())
 }
 
 fn violation(what: &str) -> Reason {

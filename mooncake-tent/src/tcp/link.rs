@@ -88,6 +88,7 @@ impl Transport for TcpTransport {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             target_applies: true,
+            cancellation: true,
             ..Capabilities::read_write()
         }
     }
@@ -272,7 +273,7 @@ fn hopeless(spec: &TaskSpec) -> Option<Outcome> {
         return Some(Outcome::Failed(error));
     }
     let late = spec.deadline.is_some_and(|end| end <= Instant::now());
-    late.then_some(Outcome::TimedOut)
+    late.then(|| Outcome::timed_out(Stage::Post, spec.peer.id()))
 }
 
 /// The part `start..end` of scattered memory.
@@ -364,8 +365,14 @@ impl SubBatch for TcpSubBatch {
         Ok(())
     }
 
-    fn cancel_transfer_task(&self, _task: TaskRef) {
-        // Not offered by `capabilities`: the task goes on to its end.
+    fn cancel_transfer_task(&self, task: TaskRef) {
+        let Some(spec) = self.tasks.spec(task) else {
+            return;
+        };
+        // All of the peer's lanes: a retry may have brought it onto others than the batch's.
+        for lane in self.peers.lanes_now(spec.peer.id()) {
+            lane.cancel(task);
+        }
     }
 
     fn drive(&self, budget: Duration) -> bool {

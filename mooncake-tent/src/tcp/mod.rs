@@ -9,6 +9,8 @@
 //! takes, a blocking waiter receives. Only what nobody waits for is left to the link's own thread.
 
 mod config;
+mod dial;
+mod fenced;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzz;

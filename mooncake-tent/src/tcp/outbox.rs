@@ -1,6 +1,6 @@
 //! The sending end of a lane: frames of a header and leased payload, sent as many as fit at once.
 
-use std::{collections::VecDeque, io, net::TcpStream};
+use std::{collections::VecDeque, io, net::TcpStream, time::Instant};
 
 use smallvec::SmallVec;
 
@@ -16,6 +16,17 @@ pub(super) struct Frame<const H: usize> {
     pub(super) tag: u64,
     pub(super) header: [u8; H],
     pub(super) payload: SmallVec<[LocalSlice; 1]>,
+    /// It is not begun afterwards.
+    pub(super) deadline: Option<Instant>,
+}
+
+/// Why sending stopped without an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sent {
+    /// Nothing below the limit is left.
+    All,
+    /// The first frame's deadline is over, and nothing of it was sent.
+    Overdue,
 }
 
 /// Frames that wait to be sent.
@@ -72,26 +83,52 @@ impl<const H: usize> Outbox<H> {
         *self = Self::new();
     }
 
+    /// The first frame, if a part of it was sent, and how much of it.
+    pub(super) fn begun(&self) -> Option<(u64, u64)> {
+        let first = self.frames.front().filter(|_| self.sent > 0)?;
+        Some((first.tag, self.sent))
+    }
+
+    /// Changes the headers of all frames, none of which was sent in part.
+    pub(super) fn amend(&mut self, amend: impl Fn(&mut Frame<H>)) {
+        debug_assert_eq!(self.sent, 0, "what was sent cannot be amended");
+        self.frames.iter_mut().for_each(amend);
+    }
+
     /// Sends frames below `limit` (a tag, or `None` for all) until none is left or the socket takes
-    /// no more.
+    /// no more. An error
+    /// also says that the deadline of a frame is over that was sent in part.
     pub(super) fn send(
         &mut self,
         socket: &TcpStream,
         limit: Option<u64>,
         mode: Mode,
-    ) -> io::Result<()> {
-        while self
-            .frames
-            .front()
-            .is_some_and(|frame| is_below(frame, limit))
-        {
-            let sent = self.gather(limit).send(socket, mode)?;
+    ) -> io::Result<Sent> {
+        let below = |frame: &&Frame<H>| is_below(frame, limit);
+        while let Some(first) = self.frames.front().filter(below) {
+            let mut clock = Clock(None);
+            if clock.is_over(first.deadline) {
+                return match self.sent {
+                    0 => Ok(Sent::Overdue),
+                    _ => Err(io::ErrorKind::TimedOut.into()),
+                };
+            }
+            let sent = self.gather(limit, &mut clock).send(socket, mode)?;
             self.advance(sent as u64);
         }
-        Ok(())
+        Ok(Sent::All)
     }
 
-    fn gather(&self, limit: Option<u64>) -> Sending<'_> {
+    /// Sends some of what waits; `false`: nothing is left.
+    pub(super) fn send_some(&mut self, socket: &TcpStream, mode: Mode) -> io::Result<bool> {
+        if !self.frames.is_empty() {
+            let sent = self.gather(None, &mut Clock(None)).send(socket, mode)?;
+            self.advance(sent as u64);
+        }
+        Ok(!self.frames.is_empty())
+    }
+
+    fn gather(&self, limit: Option<u64>, clock: &mut Clock) -> Sending<'_> {
         let mut sending = Sending::new();
         let mut skip = self.sent as usize;
         let below = self
@@ -99,7 +136,7 @@ impl<const H: usize> Outbox<H> {
             .iter()
             .take_while(|frame| is_below(frame, limit));
         for frame in below {
-            if sending.bytes() >= MOST_BYTES {
+            if sending.bytes() >= MOST_BYTES || clock.is_over(frame.deadline) {
                 break;
             }
             let header = skip.min(H);
@@ -139,4 +176,14 @@ fn is_below<const H: usize>(frame: &Frame<H>, limit: Option<u64>) -> bool {
 
 fn length<const H: usize>(frame: &Frame<H>) -> u64 {
     H as u64 + frame.payload.iter().map(LocalSlice::len).sum::<u64>()
+}
+
+/// Looks at the time once, and only if there is a deadline. Whoever is stopped after that is too
+/// late for the target.
+struct Clock(Option<Instant>);
+
+impl Clock {
+    fn is_over(&mut self, deadline: Option<Instant>) -> bool {
+        deadline.is_some_and(|deadline| deadline <= *self.0.get_or_insert_with(Instant::now))
+    }
 }

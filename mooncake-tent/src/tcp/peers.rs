@@ -18,12 +18,13 @@ use tokio::sync::Notify;
 
 use super::{
     TcpConfig,
-    lane::{Lane, Receiver, SharedLane},
+    dial::{Dial, nth_pause},
+    lane::{Lane, Loud, Receiver, SharedLane},
     poller::Poller,
-    socket::{connect, read_whole},
+    socket::{connect, notice_vanished_peer, read_whole},
     wire::{
-        ANSWER_BYTES, AnswerHeader, HELLO_BYTES, Hello, HelloAnswer, RequestHeader, Status, Verb,
-        Welcome,
+        ANSWER_BYTES, AnswerHeader, HELLO_BYTES, Hello, HelloAnswer, LaneClock, RequestHeader,
+        Status, Verb, Welcome,
     },
 };
 use crate::{
@@ -59,15 +60,56 @@ pub(super) struct Peers {
     me: Weak<Self>,
 }
 
-/// The lanes to one peer.
+/// The lanes to one peer. The lock of `lanes` is taken before that of `dial`.
 #[derive(Debug)]
 pub(super) struct PeerLanes {
     id: PeerId,
     endpoint: String,
     lanes: Mutex<Lanes>,
-    /// Broken lanes whose writes may still land.
+    dial: Mutex<Dial>,
+    /// Broken lanes whose writes may still land; counted before they are among `dead`.
     loud: AtomicU64,
+    dead: Mutex<DeadLanes>,
+    /// There is another dead lane, or it is time to quit.
+    fence_wanted: Condvar,
     changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct DeadLanes {
+    lanes: Vec<DeadLane>,
+    /// A thread looks after them.
+    fencing: bool,
+}
+
+#[derive(Debug)]
+struct DeadLane {
+    id: u64,
+    writes: Vec<TaskRef>,
+    /// Nothing of it can land from then on, whatever the peer says.
+    quiet_at: Option<Instant>,
+}
+
+/// Why a connection did not come to be.
+enum Turned {
+    Away(Reason),
+    /// Later there may be room.
+    Busy,
+}
+
+impl From<Reason> for Turned {
+    fn from(reason: Reason) -> Self {
+        Self::Away(reason)
+    }
+}
+
+impl From<Turned> for Reason {
+    fn from(turned: Turned) -> Self {
+        match turned {
+            Turned::Away(reason) => reason,
+            Turned::Busy => Self::Unreachable("it has all the lanes that it takes".into()),
+        }
+    }
 }
 
 impl Peers {
@@ -104,7 +146,8 @@ impl Peers {
         self.me.upgrade().expect("whoever calls holds it")
     }
 
-    /// The lanes to `peer`, replaced where they broke. New ones connect in the background.
+    /// The lanes to `peer`, replaced where they broke. New ones connect in the background, and carry
+    /// requests before that only if there is no other.
     pub(super) fn lanes(&self, peer: &Peer) -> Result<Lanes, Reason> {
         let endpoint = peer
             .endpoint(super::link::NAME)
@@ -116,7 +159,10 @@ impl Peers {
                     id: peer.id(),
                     endpoint: endpoint.to_owned(),
                     lanes: Mutex::default(),
+                    dial: Mutex::default(),
                     loud: AtomicU64::new(0),
+                    dead: Mutex::default(),
+                    fence_wanted: Condvar::new(),
                     changed: Notify::new(),
                 })
             });
@@ -128,46 +174,133 @@ impl Peers {
             return Err(Reason::Stopped);
         }
         // One that is cut stays on the list until it is retired, for whoever fences.
-        let usable = |lane: &&SharedLane| !lane.is_cut() && !lane.is_broken();
+        let usable = |lane: &&SharedLane| !lane.is_cut() && !lane.is_broken() && !lane.is_aged();
         let mut usable: Lanes = lanes.iter().filter(usable).cloned().collect();
-        while usable.len() < self.config.lanes_per_peer.max(1) {
-            let lane = self.open(&entry)?;
-            lanes.push(Arc::clone(&lane));
-            usable.push(lane);
+        let wanted = self.config.lanes_per_peer.max(1);
+        if usable.len() < wanted {
+            let mut dial = entry.dial.lock();
+            match dial.bar() {
+                Some(reason) if usable.is_empty() => return Err(reason.clone()),
+                Some(_) => {}
+                None => {
+                    let fresh: Lanes = (usable.len()..wanted).map(|_| self.fresh(&entry)).collect();
+                    dial.waiting.extend(fresh.iter().cloned());
+                    self.start_dial(&entry, &mut dial)?;
+                    lanes.extend(fresh.iter().cloned());
+                    usable.extend(fresh);
+                }
+            }
+        }
+        drop(lanes);
+        if usable.iter().any(|lane| lane.socket().is_some()) {
+            usable.retain(|lane| lane.socket().is_some());
         }
         Ok(usable)
     }
 
-    fn open(&self, peer: &Arc<PeerLanes>) -> Result<SharedLane, Reason> {
-        let lane = Arc::new(Lane::new(
+    /// The lanes to a peer that are there, whatever their state.
+    pub(super) fn lanes_now(&self, peer: PeerId) -> Lanes {
+        let peer = self.peers.lock().get(&peer).cloned();
+        peer.map_or_else(Lanes::new, |peer| peer.lanes.lock().clone())
+    }
+
+    /// A lane that is not connected yet.
+    fn fresh(&self, peer: &PeerLanes) -> SharedLane {
+        Arc::new(Lane::new(
             self.next_lane.fetch_add(1, Ordering::Relaxed),
             peer.id,
             Arc::clone(&self.tasks),
             self.config.window,
             self.config.spin,
-        ));
-        self.poller.adopt(&lane);
-        let (peer, opened) = (Arc::clone(peer), Arc::clone(&lane));
-        let errand = self.errand("tcp-connect", move |peers| {
-            match peers.connect(&peer, opened.id(), || opened.is_cut()) {
-                Ok(socket) => {
-                    opened.connected(socket);
-                    peers.poller.add(&opened);
-                    peers.poller.watch(&opened);
+        ))
+    }
+
+    fn start_dial(&self, peer: &Arc<PeerLanes>, dial: &mut Dial) -> Result<(), Reason> {
+        if !dial.running {
+            let peer = Arc::clone(peer);
+            let errand = self.errand("tcp-connect", move |peers| peers.dial(&peer));
+            if let Err(error) = errand {
+                dial.waiting.clear();
+                return Err(Reason::Unreachable(format!("no thread: {error}").into()));
+            }
+            dial.running = true;
+        }
+        for lane in &dial.waiting {
+            self.poller.adopt(lane);
+        }
+        Ok(())
+    }
+
+    /// Connects the lanes that wait, one after the other. The failure of one is that of all.
+    fn dial(&self, peer: &PeerLanes) {
+        loop {
+            let next = {
+                let mut dial = peer.dial.lock();
+                dial.running = !dial.waiting.is_empty();
+                dial.waiting.front().cloned()
+            };
+            let Some(lane) = next else {
+                return;
+            };
+            match self.reach(peer, &lane) {
+                Ok((socket, clock)) => {
+                    peer.dial.lock().succeeded();
+                    lane.connected(socket, clock);
+                    self.poller.add(&lane);
+                    self.poller.watch(&lane);
+                }
+                Err(_) if lane.is_cut() => {
+                    peer.dial.lock().waiting.pop_front();
+                    self.end_unconnected(&lane, &Reason::Stopped);
                 }
                 Err(reason) => {
-                    let reason = opened.why().unwrap_or(reason);
-                    let mut receiver = opened.receiver();
-                    peers.retire(&opened, &mut receiver, &reason);
+                    let failed = peer.dial.lock().failed(&reason);
+                    for lane in failed {
+                        self.end_unconnected(&lane, &reason);
+                    }
                 }
             }
             peer.changed.notify_waiters();
-        });
-        if let Err(error) = errand {
-            self.poller.remove(&lane);
-            return Err(Reason::Unreachable(format!("no thread: {error}").into()));
         }
-        Ok(lane)
+    }
+
+    fn end_unconnected(&self, lane: &Lane, reason: &Reason) {
+        let reason = lane.why().unwrap_or_else(|| reason.clone());
+        let mut receiver = lane.receiver();
+        self.retire(lane, &mut receiver, &reason);
+    }
+
+    /// Connects `lane`. A peer that is busy is asked again for as long as requests wait, unless
+    /// another lane can take them.
+    fn reach(&self, peer: &PeerLanes, lane: &Lane) -> Result<(TcpStream, LaneClock), Reason> {
+        let patience = after(self.config.connect_timeout);
+        let gives_up = || lane.is_cut();
+        for n in 0.. {
+            let end = after(self.config.connect_timeout);
+            match self.connect(peer, lane.id(), false, end, gives_up) {
+                Ok(connected) => return Ok(connected),
+                Err(Turned::Busy) if !peer.has_other(lane) => {}
+                Err(turned) => return Err(turned.into()),
+            }
+            self.pause(nth_pause(n));
+            let wanted = lane.is_busy() || Instant::now() < patience;
+            if !wanted || gives_up() || self.quit.load(Ordering::Acquire) {
+                break;
+            }
+        }
+        Err(Turned::Busy.into())
+    }
+
+    /// Waits a little, or until it is time to quit.
+    fn pause(&self, pause: Duration) {
+        let end = after(pause);
+        let mut errands = self.errands.lock();
+        while !self.quit.load(Ordering::Acquire) {
+            let waited = self.errand_ended.wait_until(&mut errands, end);
+            if waited.timed_out() {
+                return;
+            }
+        }
     }
 
     /// Runs `work` on a thread of its own that [`until_quiet`](Self::until_quiet) waits for.
@@ -186,9 +319,14 @@ impl Peers {
         &self,
         peer: &PeerLanes,
         lane: u64,
+        errand: bool,
+        end: Instant,
         gives_up: impl Fn() -> bool,
-    ) -> Result<TcpStream, Reason> {
+    ) -> Result<(TcpStream, LaneClock), Turned> {
         let gives_up = || gives_up() || self.quit.load(Ordering::Acquire);
+        if gives_up() {
+            return Err(Reason::Stopped.into());
+        }
         let unreachable =
             |error: io::Error| Reason::Unreachable(format!("{}: {error}", peer.endpoint).into());
         let address = peer
@@ -197,27 +335,39 @@ impl Peers {
             .map_err(unreachable)?
             .next()
             .ok_or_else(|| unreachable(io::ErrorKind::AddrNotAvailable.into()))?;
-        let end = after(self.config.connect_timeout);
         let mut socket = connect(address, end, gives_up).map_err(unreachable)?;
         socket.set_nodelay(true).map_err(unreachable)?;
+        notice_vanished_peer(&socket).map_err(unreachable)?;
         let hello = Hello {
             initiator: self.incarnation,
             target: peer.id,
             lane,
             window: u32::try_from(self.config.window).unwrap_or(u32::MAX),
+            errand,
         };
+        let clock = LaneClock::start();
         socket.write_all(&hello.encode()).map_err(unreachable)?;
         let mut answer = [0; HELLO_BYTES];
         read_whole(&socket, &mut answer, end, gives_up).map_err(unreachable)?;
+        if clock.elapsed() > self.config.connect_timeout {
+            // Its clock may have begun so late that its deadlines are worth nothing.
+            return Err(unreachable(io::ErrorKind::TimedOut.into()).into());
+        }
         let answer = HelloAnswer::decode(&answer)
             .map_err(|what| Reason::Protocol(what.to_string().into()))?;
         match answer.welcome {
             Welcome::Accepted if answer.target == peer.id => {}
-            Welcome::Accepted | Welcome::OtherIncarnation => return Err(Reason::OtherIncarnation),
-            Welcome::Full => return Err(Reason::Unreachable("it takes no more lanes".into())),
+            Welcome::Accepted | Welcome::OtherIncarnation => {
+                return Err(Reason::OtherIncarnation.into());
+            }
+            Welcome::Full => {
+                let what = "it takes no more lanes from us";
+                return Err(Reason::Unreachable(what.into()).into());
+            }
+            Welcome::Busy => return Err(Turned::Busy),
         }
         socket.set_read_timeout(None).map_err(unreachable)?;
-        Ok(socket)
+        Ok((socket, clock))
     }
 
     /// Fails what is under way on a lane that is over, and fences writes that may still land.
@@ -236,74 +386,128 @@ impl Peers {
         let loud = lane.fail(receiver, reason);
         // Its socket is closed once nobody uses it any more.
         peer.lanes.lock().retain(|other| other.id() != lane.id());
-        if loud.is_empty() {
+        if loud.tasks.is_empty() {
             peer.settled();
             return;
         }
-        let lane = lane.id();
-        let errand = self.errand("tcp-fence", move |peers| {
-            if peers.fence_lane(&peer, lane, &loud) {
-                peer.settled();
-            }
+        self.fence_soon(&peer, lane.id(), loud);
+    }
+
+    fn fence_soon(&self, peer: &Arc<PeerLanes>, lane: u64, loud: Loud) {
+        let late = self.config.late();
+        let mut dead = peer.dead.lock();
+        dead.lanes.push(DeadLane {
+            id: lane,
+            quiet_at: loud.last_deadline().and_then(|last| last.checked_add(late)),
+            writes: loud.tasks,
         });
-        if let Err(error) = errand {
-            tracing::warn!(%error, lane, "writes of a broken lane stay quarantined: no thread");
+        peer.fence_wanted.notify_all();
+        if !dead.fencing {
+            let fenced = Arc::clone(peer);
+            match self.errand("tcp-fence", move |peers| peers.fence_dead(&fenced)) {
+                Ok(()) => dead.fencing = true,
+                Err(error) => {
+                    tracing::warn!(%error, lane, "writes of a broken lane stay quarantined: no thread");
+                }
+            }
         }
     }
 
-    /// Tries until the target confirms that the lane's reader has ended, or is another process.
-    /// `false`: neither could be learned.
-    fn fence_lane(&self, peer: &PeerLanes, lane: u64, loud: &[TaskRef]) -> bool {
-        let mut pause = Duration::from_millis(10);
-        while !self.quit.load(Ordering::Acquire) {
-            match self.ask_for_fence(peer, lane) {
-                Ok(()) | Err(Reason::OtherIncarnation) => {
-                    for task in loud {
-                        self.tasks.settle(*task);
+    /// Tries until there is proof for each dead lane that nothing of it lands any more: the peer
+    /// confirms that its reader has ended, or is another process, or its last deadline has passed
+    /// there, too.
+    fn fence_dead(&self, peer: &PeerLanes) {
+        for n in 0.. {
+            let now = Instant::now();
+            self.settle(peer, |lane| lane.quiet_at.is_some_and(|at| at <= now));
+            let (lanes, next): (Vec<u64>, _) = {
+                let mut dead = peer.dead.lock();
+                dead.fencing = !dead.lanes.is_empty() && !self.quit.load(Ordering::Acquire);
+                if !dead.fencing {
+                    if !dead.lanes.is_empty() {
+                        tracing::warn!(
+                            peer = %peer.id, lanes = dead.lanes.len(),
+                            "writes of broken lanes stay quarantined: their end is not proven"
+                        );
                     }
-                    return true;
+                    return;
                 }
+                let next = dead.lanes.iter().filter_map(|lane| lane.quiet_at).min();
+                (dead.lanes.iter().map(|lane| lane.id).collect(), next)
+            };
+            match self.ask_for_fences(peer, &lanes, next) {
+                Ok(()) => {}
+                Err(Reason::OtherIncarnation) => self.settle(peer, |lane| lanes.contains(&lane.id)),
                 Err(reason) => {
-                    tracing::debug!(peer = %peer.id, lane, %reason, "a fence is not proven yet");
+                    tracing::debug!(peer = %peer.id, %reason, "a fence is not proven yet");
                 }
             }
-            let mut errands = self.errands.lock();
-            if !self.quit.load(Ordering::Acquire) {
-                self.errand_ended.wait_for(&mut errands, pause);
+            let mut dead = peer.dead.lock();
+            let others = dead.lanes.iter().any(|lane| !lanes.contains(&lane.id));
+            if !dead.lanes.is_empty() && !others && !self.quit.load(Ordering::Acquire) {
+                let end = after(nth_pause(n));
+                let end = next.map_or(end, |next| next.min(end));
+                peer.fence_wanted.wait_until(&mut dead, end);
             }
-            drop(errands);
-            pause = (pause * 2).min(Duration::from_secs(1));
         }
-        tracing::warn!(
-            peer = %peer.id, lane, writes = loud.len(),
-            "writes of a broken lane stay quarantined: the target never confirmed their end"
-        );
-        false
     }
 
-    fn ask_for_fence(&self, peer: &PeerLanes, lane: u64) -> Result<(), Reason> {
-        let errand = self.next_lane.fetch_add(1, Ordering::Relaxed);
-        let mut socket = self.connect(peer, errand, || false)?;
-        let broken = |error: io::Error| Reason::Broken(error.to_string().into());
-        let request = RequestHeader {
-            verb: Verb::Fence,
-            budget_us: FENCE_BUDGET.as_micros() as u32,
-            tag: 0,
-            registration: RegistrationId(lane),
-            generation: Generation(0),
-            offset: 0,
-            length: 0,
+    /// The writes of those dead lanes that `which` names can land no more.
+    fn settle(&self, peer: &PeerLanes, which: impl Fn(&DeadLane) -> bool) {
+        let quiet: Vec<_> = {
+            let mut dead = peer.dead.lock();
+            let (quiet, loud) = dead.lanes.drain(..).partition(which);
+            dead.lanes = loud;
+            quiet
         };
-        socket.write_all(&request.encode()).map_err(broken)?;
-        let mut answer = [0; ANSWER_BYTES];
-        let end = after(FENCE_BUDGET + self.config.connect_timeout);
-        let gives_up = || self.quit.load(Ordering::Acquire);
-        read_whole(&socket, &mut answer, end, gives_up).map_err(broken)?;
-        match AnswerHeader::decode(&answer) {
-            Ok(answer) if answer.status == Status::Applied => Ok(()),
-            Ok(_) => Err(Reason::Broken("the lane's reader still runs".into())),
-            Err(what) => Err(Reason::Protocol(what.to_string().into())),
+        for lane in quiet {
+            for task in lane.writes {
+                self.tasks.settle(task);
+            }
+            peer.settled();
         }
+    }
+
+    /// Asks on one connection for the fence of each lane. Tries no longer than until `next`, when
+    /// time itself proves one of them.
+    fn ask_for_fences(
+        &self,
+        peer: &PeerLanes,
+        lanes: &[u64],
+        next: Option<Instant>,
+    ) -> Result<(), Reason> {
+        let soon = |budget| {
+            let end = after(budget);
+            next.map_or(end, |next| next.min(end))
+        };
+        let errand = self.next_lane.fetch_add(1, Ordering::Relaxed);
+        let end = soon(self.config.connect_timeout);
+        let (mut socket, clock) = self.connect(peer, errand, true, end, || false)?;
+        let broken = |error: io::Error| Reason::Broken(error.to_string().into());
+        for lane in lanes {
+            let request = RequestHeader {
+                verb: Verb::Fence,
+                deadline_us: clock.to_wire(Some(after(FENCE_BUDGET))),
+                tag: 0,
+                registration: RegistrationId(*lane),
+                generation: Generation(0),
+                offset: 0,
+                length: 0,
+            };
+            socket.write_all(&request.encode()).map_err(broken)?;
+            let mut answer = [0; ANSWER_BYTES];
+            let end = soon(FENCE_BUDGET + self.config.connect_timeout);
+            let gives_up = || self.quit.load(Ordering::Acquire);
+            read_whole(&socket, &mut answer, end, gives_up).map_err(broken)?;
+            match AnswerHeader::decode(&answer) {
+                Ok(answer) if answer.status == Status::Applied => {
+                    self.settle(peer, |dead| dead.id == *lane);
+                }
+                Ok(_) => tracing::debug!(peer = %peer.id, lane, "the lane's reader still runs"),
+                Err(what) => return Err(Reason::Protocol(what.to_string().into())),
+            }
+        }
+        Ok(())
     }
 
     /// Cuts all lanes to `peer` and waits until nothing that was posted on them can land.
@@ -338,13 +542,15 @@ impl Peers {
         let entry = entry.expect("its lanes were just made");
         loop {
             let changed = entry.changed.notified();
-            if lanes.iter().any(|lane| lane.is_broken()) {
-                return Err(Reason::Unreachable(
-                    format!("{}: no connection", entry.endpoint).into(),
-                ));
-            }
-            if lanes.iter().all(|lane| lane.socket().is_some()) {
-                return Ok(());
+            let is_connected = |lane: &&SharedLane| lane.socket().is_some() && !lane.is_broken();
+            let connected = lanes.iter().filter(is_connected).count();
+            let broken = lanes.iter().filter(|lane| lane.is_broken());
+            if connected + broken.clone().count() == lanes.len() {
+                let why = || broken.clone().find_map(|lane| lane.why());
+                return match connected {
+                    0 => Err(why().unwrap_or(Reason::Stopped)),
+                    _ => Ok(()),
+                };
             }
             let left = budget.saturating_sub(start.elapsed());
             if tokio::time::timeout(left, changed).await.is_err() {
@@ -375,12 +581,19 @@ impl Peers {
         while *errands > 0 && !self.errand_ended.wait_until(&mut errands, end).timed_out() {}
         self.quit.store(true, Ordering::Release);
         self.errand_ended.notify_all();
+        drop(errands);
+        let peers: Vec<_> = self.peers.lock().values().cloned().collect();
+        for peer in &peers {
+            // Whoever looks after dead lanes waits, or sees that it should quit.
+            drop(peer.dead.lock());
+            peer.fence_wanted.notify_all();
+        }
         let end = after(QUIT_BUDGET);
+        let mut errands = self.errands.lock();
         while *errands > 0 && !self.errand_ended.wait_until(&mut errands, end).timed_out() {}
         drop(errands);
-        let peers = self.peers.lock();
         let loud = |peer: &&Arc<PeerLanes>| peer.loud.load(Ordering::Acquire) > 0;
-        match peers.values().find(loud) {
+        match peers.iter().find(loud) {
             Some(peer) => Err(Error::Unreachable {
                 segment: peer.id.to_string(),
                 message: "it has not confirmed that nothing lands any more".to_owned(),
@@ -401,6 +614,15 @@ impl Drop for Errand {
 }
 
 impl PeerLanes {
+    /// Another lane is connected.
+    fn has_other(&self, than: &Lane) -> bool {
+        let connected = |lane: &SharedLane| lane.socket().is_some() && !lane.is_cut();
+        let lanes = self.lanes.lock();
+        lanes
+            .iter()
+            .any(|lane| lane.id() != than.id() && connected(lane))
+    }
+
     fn settled(&self) {
         self.loud.fetch_sub(1, Ordering::AcqRel);
         self.changed.notify_waiters();

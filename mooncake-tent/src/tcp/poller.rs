@@ -23,7 +23,7 @@ use rustix::{
 };
 
 use super::{
-    lane::{Lane, Received, SharedLane, overdue},
+    lane::{Lane, Received, SharedLane, aged, overdue, stuck},
     peers::{Peers, spawn},
 };
 use crate::error::Reason;
@@ -217,17 +217,26 @@ impl Poller {
 
     /// Ends what is overdue, and takes up what its submitter neither waits for nor looks at.
     fn look_after(&self, peers: &Peers, now: Instant) {
+        let life = peers.config().lane_life;
         for lane in self.lanes() {
-            let mut late = lane.end_overdue(now);
+            let mut why = lane.end_overdue(now).then(overdue);
+            if why.is_none() && lane.is_stuck() {
+                why = Some(stuck());
+            } else if why.is_none() && lane.grow_old(life) {
+                why = Some(aged());
+            }
             if let Some(mut receiver) = lane.try_receiver() {
-                late |= receiver.is_overdue(|| now);
-                if late {
-                    peers.retire(&lane, &mut receiver, &overdue());
+                lane.drop_cancelled(&mut receiver);
+                if receiver.is_overdue(|| now) {
+                    why = Some(overdue());
+                }
+                if let Some(why) = why {
+                    peers.retire(&lane, &mut receiver, &why);
                     continue;
                 }
-            } else if late {
+            } else if let Some(why) = why {
                 // Whoever receives now sees the end of the connection and retires it.
-                lane.cut(overdue());
+                lane.cut(why);
                 continue;
             }
             if lane.is_busy() {

@@ -14,7 +14,7 @@ use std::{
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    net::{AddressFamily, SocketFlags, SocketType},
+    net::{AddressFamily, SocketFlags, SocketType, sockopt},
 };
 
 use crate::memory::Piece;
@@ -24,6 +24,11 @@ pub(super) const MOST_PIECES: usize = 64;
 
 /// How often something slow looks whether it is still wanted.
 const LOOK: Duration = Duration::from_millis(20);
+
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const VANISHED: Duration = Duration::from_secs(25);
+const LONGEST_POLL: Duration = Duration::from_secs(3600);
 
 /// Connects until `end`, unless `gives_up` says otherwise.
 pub(super) fn connect(
@@ -45,7 +50,7 @@ pub(super) fn connect(
     while poll(&mut [PollFd::new(&socket, PollFlags::OUT)], Some(&look)) != Ok(1) {
         still_wanted(end, &gives_up)?;
     }
-    rustix::net::sockopt::socket_error(&socket)??;
+    sockopt::socket_error(&socket)??;
     let socket = TcpStream::from(socket);
     socket.set_nonblocking(false)?;
     Ok(socket)
@@ -72,6 +77,33 @@ pub(super) fn read_whole(
         }
     }
     Ok(())
+}
+
+/// Has the system look whether the other side still exists, so that one that vanished without a word
+/// is noticed within 30 s, be the connection idle or not.
+pub(super) fn notice_vanished_peer(socket: &TcpStream) -> io::Result<()> {
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(socket, KEEPALIVE_INTERVAL)?;
+    // It ends the connection at the first probe after it.
+    sockopt::set_tcp_user_timeout(socket, VANISHED.as_millis() as u32)?;
+    Ok(())
+}
+
+/// Waits until the socket can be read, or `end`.
+pub(super) fn readable_before(socket: &TcpStream, end: Instant) -> io::Result<()> {
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let timeout = Timespec::try_from(left.min(LONGEST_POLL)).expect("it is short");
+        match poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 fn still_wanted(end: Instant, gives_up: impl Fn() -> bool) -> io::Result<()> {
@@ -235,5 +267,25 @@ fn retry(mut call: impl FnMut() -> isize) -> io::Result<usize> {
         if error.kind() != io::ErrorKind::Interrupted {
             return Err(error);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_peer_that_vanishes_is_noticed_within_half_a_minute() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        notice_vanished_peer(&socket).unwrap();
+        assert!(sockopt::socket_keepalive(&socket).unwrap());
+        let timeout = sockopt::tcp_user_timeout(&socket).unwrap();
+        let timeout = Duration::from_millis(timeout.into());
+        let probes = sockopt::tcp_keepintvl(&socket).unwrap();
+        assert!(sockopt::tcp_keepidle(&socket).unwrap() < timeout);
+        assert!(timeout + probes <= Duration::from_secs(30));
     }
 }

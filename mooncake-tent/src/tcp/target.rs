@@ -4,7 +4,7 @@
 pub(super) mod fuzz;
 
 use std::{
-    collections::VecDeque,
+    collections::BTreeMap,
     io::{self, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     sync::{
@@ -12,23 +12,24 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use parking_lot::{Condvar, Mutex};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 
 use super::{
     TcpConfig,
+    fenced::{FencedLanes, LaneName},
     inbox::{Cursor, Inbox},
     outbox::{Frame, Outbox},
     peers::spawn,
-    socket::{Mode, read_whole},
+    socket::{Mode, notice_vanished_peer, read_whole, readable_before},
     spin::Spin,
     wire::{
-        ANSWER_BYTES, AnswerHeader, HELLO_BYTES, Hello, HelloAnswer, LARGEST_REQUEST, Malformed,
-        REQUEST_BYTES, RequestHeader, Status, Verb, Welcome,
+        ANSWER_BYTES, AnswerHeader, HELLO_BYTES, Hello, HelloAnswer, LARGEST_REQUEST, LaneClock,
+        Malformed, REQUEST_BYTES, RequestHeader, Status, Verb, Welcome,
     },
 };
 use crate::{
@@ -39,18 +40,17 @@ use crate::{
     transport::{InstallContext, LinkGauges},
 };
 
-/// A lane that stops in the middle of something is ended after this.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// How long a connection may take for its whole hello.
 const HELLO_BUDGET: Duration = Duration::from_secs(5);
+/// Connections that have not said hello yet; the oldest makes room for a new one.
+const STRANGERS: usize = 1024;
+/// Connections that the system holds before we accept them.
+const BACKLOG: i32 = 1024;
 /// Answers are sent at the latest when so many, or so many bytes, wait.
 const ANSWERS: usize = 32;
 const ANSWER_PAYLOAD: u64 = 1 << 20;
 /// A payload from here on is worth an answer of its own.
 const LARGE: u64 = 64 << 10;
-/// Fenced lanes that are remembered.
-const FENCED: usize = 65_536;
-
 /// The accepting end of the link.
 #[derive(Debug)]
 pub(super) struct Target {
@@ -71,18 +71,28 @@ struct Shared {
     stopped: AtomicBool,
 }
 
-/// The name of a lane: who opened it, and its number there.
-type LaneName = (Incarnation, u64);
-
 #[derive(Debug, Default)]
 struct AcceptedLanes {
-    /// Connections that have not said hello yet, by a number of ours.
-    strangers: FxHashMap<u64, TcpStream>,
+    /// Connections that have not said hello yet, by a number of ours, oldest first.
+    strangers: BTreeMap<u64, TcpStream>,
     next_stranger: u64,
     lanes: FxHashMap<LaneName, Accepted>,
-    /// Lanes that may not come back, oldest first.
-    fenced: VecDeque<LaneName>,
-    is_fenced: FxHashSet<LaneName>,
+    /// Connections that carry fences, one of each initiator: they need no seat.
+    errands: FxHashMap<Incarnation, Accepted>,
+    fenced: FencedLanes,
+}
+
+impl AcceptedLanes {
+    fn sockets(&self) -> impl Iterator<Item = &TcpStream> {
+        let accepted = self.lanes.values().chain(self.errands.values());
+        let accepted = accepted.map(|lane| &lane.socket);
+        accepted.chain(self.strangers.values())
+    }
+
+    fn fence(&mut self, name: LaneName) {
+        let present = |initiator| self.lanes.keys().any(|(other, _)| *other == initiator);
+        self.fenced.add(name, present);
+    }
 }
 
 /// A lane that has said hello.
@@ -105,6 +115,8 @@ impl Target {
     ) -> Result<Self> {
         let what = format!("TCP link: cannot listen on {listen}");
         let listener = TcpListener::bind(listen).map_err(Error::system(what))?;
+        rustix::net::listen(&listener, BACKLOG)
+            .map_err(|error| Error::system("TCP link: cannot listen")(error.into()))?;
         let address = listener
             .local_addr()
             .map_err(Error::system("tcp: own address"))?;
@@ -140,7 +152,7 @@ impl Target {
         let lanes = self.shared.lanes.lock();
         let accepted = lanes.lanes.values();
         LinkGauges {
-            connections: (lanes.lanes.len() + lanes.strangers.len()) as u64,
+            connections: lanes.sockets().count() as u64,
             peer_bytes_in_flight: accepted
                 .map(|lane| lane.moving.load(Ordering::Relaxed))
                 .sum(),
@@ -158,17 +170,16 @@ impl Target {
         }
         let end = after(budget);
         let mut lanes = self.shared.lanes.lock();
-        let accepted = lanes.lanes.values().map(|lane| &lane.socket);
-        for socket in accepted.chain(lanes.strangers.values()) {
+        for socket in lanes.sockets() {
             let _gone = socket.shutdown(Shutdown::Both);
         }
-        while !(lanes.lanes.is_empty() && lanes.strangers.is_empty()) {
+        while lanes.sockets().next().is_some() {
             if self.shared.ended.wait_until(&mut lanes, end).timed_out() {
                 return Err(Error::Install {
                     link: super::link::NAME,
                     message: format!(
                         "{} lanes have not ended within {budget:?}",
-                        lanes.lanes.len()
+                        lanes.sockets().count()
                     ),
                 });
             }
@@ -198,12 +209,12 @@ impl Shared {
         };
         let number = {
             let mut lanes = self.lanes.lock();
-            if lanes.lanes.len() + lanes.strangers.len() >= self.config.lanes_accepted {
-                tracing::warn!(
-                    limit = self.config.lanes_accepted,
-                    "TCP link: too many lanes"
-                );
-                return;
+            if lanes.strangers.len() >= STRANGERS
+                && let Some((_, oldest)) = lanes.strangers.pop_first()
+            {
+                // Who has something to say says it at once.
+                tracing::debug!("TCP link: a connection is closed that has not said hello");
+                let _gone = oldest.shutdown(Shutdown::Both);
             }
             lanes.next_stranger += 1;
             let number = lanes.next_stranger;
@@ -215,10 +226,11 @@ impl Shared {
         let spawned = spawn("tcp-lane", move || {
             let shared = &seat.shared;
             match shared.greet(number, &socket) {
-                Ok(Some((name, moving))) => {
-                    let end = Lane::new(shared, &socket, name.0, moving).serve();
+                Ok(Some((hello, clock, moving))) => {
+                    let end = Lane::new(shared, &socket, &hello, clock, moving).serve();
                     let why = end.expect_err("a lane is served until it ends");
-                    tracing::debug!(peer = %name.0, lane = name.1, %why, "a peer's lane ended");
+                    let (peer, lane) = (hello.initiator, hello.lane);
+                    tracing::debug!(%peer, lane, %why, "a peer's lane ended");
                 }
                 Ok(None) => {}
                 Err(error) => tracing::debug!(%error, "a connection ended before its hello"),
@@ -230,17 +242,24 @@ impl Shared {
     }
 
     /// Exchanges hellos; `None` if the lane is turned away.
-    fn greet(&self, number: u64, socket: &TcpStream) -> io::Result<Option<(LaneName, Moving)>> {
+    fn greet(
+        &self,
+        number: u64,
+        socket: &TcpStream,
+    ) -> io::Result<Option<(Hello, LaneClock, Moving)>> {
+        let patience = self.patience();
         socket.set_nodelay(true)?;
-        socket.set_write_timeout(Some(PATIENCE))?;
+        socket.set_write_timeout(Some(patience))?;
+        notice_vanished_peer(socket)?;
         let mut stream = socket;
         let mut bytes = [0; HELLO_BYTES];
-        read_whole(socket, &mut bytes, after(HELLO_BUDGET), || false)?;
-        socket.set_read_timeout(Some(PATIENCE))?;
+        let end = after(HELLO_BUDGET.min(patience));
+        read_whole(socket, &mut bytes, end, || false)?;
+        let clock = LaneClock::start();
+        socket.set_read_timeout(None)?;
         let hello = Hello::decode(&bytes).map_err(garbage)?;
-        let name = (hello.initiator, hello.lane);
         let moving = Moving::default();
-        let welcome = self.admit(number, name, &hello, &moving);
+        let welcome = self.admit(number, &hello, &moving);
         let answer = HelloAnswer {
             welcome,
             target: self.incarnation,
@@ -248,45 +267,57 @@ impl Shared {
             window: u32::try_from(self.config.window).unwrap_or(u32::MAX),
         };
         stream.write_all(&answer.encode())?;
-        Ok((welcome == Welcome::Accepted).then_some((name, moving)))
+        Ok((welcome == Welcome::Accepted).then_some((hello, clock, moving)))
     }
 
-    fn admit(&self, number: u64, name: LaneName, hello: &Hello, moving: &Moving) -> Welcome {
+    /// How long a message may take, whatever its payload.
+    fn patience(&self) -> Duration {
+        self.config.message_timeout.max(Duration::from_millis(1))
+    }
+
+    fn admit(&self, number: u64, hello: &Hello, moving: &Moving) -> Welcome {
+        let name = (hello.initiator, hello.lane);
         if hello.target != self.incarnation {
             return Welcome::OtherIncarnation;
         }
         let mut lanes = self.lanes.lock();
         let of_peer = lanes.lanes.keys().filter(|lane| lane.0 == name.0).count();
-        let known = lanes.is_fenced.contains(&name) || lanes.lanes.contains_key(&name);
-        if known || of_peer >= self.config.lanes_accepted_per_peer {
+        let known = lanes.fenced.contains(name) || lanes.lanes.contains_key(&name);
+        if known || (!hello.errand && of_peer >= self.config.lanes_accepted_per_peer) {
             return Welcome::Full;
         }
-        match lanes.strangers.remove(&number) {
-            Some(socket) => {
-                let moving = Arc::clone(moving);
-                let lane = Accepted {
-                    number,
-                    socket,
-                    moving,
-                };
-                lanes.lanes.insert(name, lane);
-                Welcome::Accepted
-            }
-            None => Welcome::Full,
+        let seats = match hello.errand {
+            true => lanes.errands.len() - usize::from(lanes.errands.contains_key(&name.0)),
+            false => lanes.lanes.len(),
+        };
+        if seats >= self.config.lanes_accepted {
+            tracing::warn!(
+                limit = self.config.lanes_accepted,
+                "TCP link: too many lanes"
+            );
+            return Welcome::Busy;
         }
+        let Some(socket) = lanes.strangers.remove(&number) else {
+            // It took so long that others were given its place.
+            return Welcome::Busy;
+        };
+        let lane = Accepted {
+            number,
+            socket,
+            moving: Arc::clone(moving),
+        };
+        if !hello.errand {
+            lanes.lanes.insert(name, lane);
+        } else if let Some(older) = lanes.errands.insert(name.0, lane) {
+            let _gone = older.socket.shutdown(Shutdown::Both);
+        }
+        Welcome::Accepted
     }
 
     /// Ends a lane and waits until its thread has ended; it can never come back.
-    fn fence(&self, name: LaneName, budget: Duration) -> bool {
-        let end = after(budget);
+    fn fence(&self, name: LaneName, end: Instant) -> bool {
         let mut lanes = self.lanes.lock();
-        if lanes.is_fenced.insert(name) {
-            lanes.fenced.push_back(name);
-            if lanes.fenced.len() > FENCED {
-                let oldest = lanes.fenced.pop_front().expect("it is not empty");
-                lanes.is_fenced.remove(&oldest);
-            }
-        }
+        lanes.fence(name);
         if let Some(lane) = lanes.lanes.get(&name) {
             let _gone = lane.socket.shutdown(Shutdown::Both);
         }
@@ -310,8 +341,28 @@ impl Drop for Seat {
         let mut lanes = self.shared.lanes.lock();
         lanes.strangers.remove(&self.number);
         lanes.lanes.retain(|_, lane| lane.number != self.number);
+        lanes.errands.retain(|_, lane| lane.number != self.number);
         drop(lanes);
         self.shared.ended.notify_all();
+    }
+}
+
+/// How long a message may take as its payload comes or goes: at least a byte in each µs beside some
+/// patience, so that no trickle holds a lane.
+struct Pace {
+    end: Instant,
+}
+
+impl Pace {
+    fn start(patience: Duration) -> Self {
+        Self {
+            end: after(patience),
+        }
+    }
+
+    /// When the next byte is due after so many.
+    fn due(&self, bytes: u64) -> Instant {
+        self.end + Duration::from_micros(bytes)
     }
 }
 
@@ -320,6 +371,8 @@ struct Lane<'a> {
     shared: &'a Shared,
     socket: &'a TcpStream,
     initiator: Incarnation,
+    errand: bool,
+    clock: LaneClock,
     inbox: Inbox,
     answers: Outbox<ANSWER_BYTES>,
     /// Bytes of the write that is arriving.
@@ -332,13 +385,16 @@ impl<'a> Lane<'a> {
     fn new(
         shared: &'a Shared,
         socket: &'a TcpStream,
-        initiator: Incarnation,
+        hello: &Hello,
+        clock: LaneClock,
         moving: Moving,
     ) -> Self {
         Self {
             shared,
             socket,
-            initiator,
+            initiator: hello.initiator,
+            errand: hello.errand,
+            clock,
             inbox: Inbox::new(),
             answers: Outbox::new(),
             arriving: 0,
@@ -348,18 +404,36 @@ impl<'a> Lane<'a> {
     }
 
     fn serve(&mut self) -> io::Result<std::convert::Infallible> {
+        // When the message must be whole of which a part is here.
+        let mut due = None;
         loop {
             while let Some(bytes) = self.inbox.message::<REQUEST_BYTES>() {
                 let request = RequestHeader::decode(&bytes).map_err(garbage)?;
                 self.request(&request)?;
+                due = None;
             }
-            self.more(None, false)?;
+            // Between messages a peer may be silent as long as it likes, unless it is on an errand.
+            if self.inbox.is_empty() && !self.errand {
+                due = None;
+                self.more(None, None)?;
+            } else {
+                let patience = self.shared.patience();
+                let due = *due.get_or_insert_with(|| after(patience));
+                self.more(None, Some(due))?;
+            }
         }
     }
 
     fn request(&mut self, request: &RequestHeader) -> io::Result<()> {
         if request.length > LARGEST_REQUEST {
             return Err(garbage(Malformed::Unknown("length")));
+        }
+        if self.errand && request.verb != Verb::Fence {
+            return Err(garbage(Malformed::Unknown("transfer on an errand")));
+        }
+        let deadline = self.clock.to_local(request.deadline_us);
+        if request.verb != Verb::Fence && deadline.is_some_and(|end| end <= Instant::now()) {
+            return Err(overdue());
         }
         let (status, payload) = match request.verb {
             Verb::Read => match self.admit(request, Access::Read) {
@@ -369,11 +443,11 @@ impl<'a> Lane<'a> {
             Verb::Write => {
                 let status = match self.admit(request, Access::Write) {
                     Ok(slice) => {
-                        self.take(slice)?;
+                        self.take(slice, deadline)?;
                         Status::Applied
                     }
                     Err(refusal) => {
-                        self.discard(request.length)?;
+                        self.discard(request.length, deadline)?;
                         Status::Refused(refusal)
                     }
                 };
@@ -381,8 +455,9 @@ impl<'a> Lane<'a> {
             }
             Verb::Fence => {
                 let lane = (self.initiator, request.registration.0);
-                let budget = Duration::from_micros(request.budget_us.into()).min(PATIENCE);
-                let status = match self.shared.fence(lane, budget) {
+                let longest = after(self.shared.patience());
+                let end = deadline.map_or(longest, |deadline| deadline.min(longest));
+                let status = match self.shared.fence(lane, end) {
                     true => Status::Applied,
                     false => Status::StillRunning,
                 };
@@ -402,15 +477,23 @@ impl<'a> Lane<'a> {
         buffers.admit(request.registration, request.generation, range, access)
     }
 
-    /// Receives a write's payload straight into its place.
-    fn take(&mut self, slice: LocalSlice) -> io::Result<()> {
-        self.arriving = slice.len();
+    /// Receives a write's payload straight into its place, as long as its deadline is not over.
+    fn take(&mut self, slice: LocalSlice, deadline: Option<Instant>) -> io::Result<()> {
+        let length = slice.len();
+        self.arriving = length;
         self.note_moving();
-        self.inbox.expect(slice.len());
+        self.inbox.expect(length);
         let mut cursor = Cursor::new(smallvec![slice]);
         self.inbox.deliver(&mut cursor);
+        if cursor.is_done() {
+            self.arriving = 0;
+            self.note_moving();
+            return Ok(());
+        }
+        let pace = Pace::start(self.shared.patience());
         while !cursor.is_done() {
-            self.more(Some(&mut cursor), true)?;
+            let due = pace.due(length - cursor.remaining());
+            self.more(Some(&mut cursor), Some(earlier(due, deadline)))?;
             self.inbox.deliver(&mut cursor);
         }
         self.arriving = 0;
@@ -419,11 +502,14 @@ impl<'a> Lane<'a> {
     }
 
     /// A refused write's payload still has to be passed over.
-    fn discard(&mut self, mut length: u64) -> io::Result<()> {
-        length -= self.inbox.discard(length);
-        while length > 0 {
-            self.more(None, true)?;
-            length -= self.inbox.discard(length);
+    fn discard(&mut self, length: u64, deadline: Option<Instant>) -> io::Result<()> {
+        self.inbox.expect_nothing();
+        let mut left = length - self.inbox.discard(length);
+        let pace = Pace::start(self.shared.patience());
+        while left > 0 {
+            let due = pace.due(length - left);
+            self.more(None, Some(earlier(due, deadline)))?;
+            left -= self.inbox.discard(left);
         }
         Ok(())
     }
@@ -444,6 +530,7 @@ impl<'a> Lane<'a> {
             tag: request.tag,
             header: header.encode(),
             payload,
+            deadline: None,
         });
         self.note_moving();
         let enough = self.answers.frames() >= ANSWERS
@@ -457,7 +544,14 @@ impl<'a> Lane<'a> {
 
     /// Answers that wait go out before their lane sleeps.
     fn send_answers(&mut self) -> io::Result<()> {
-        self.answers.send(self.socket, None, Mode::Sleep)?;
+        let all = self.answers.bytes();
+        let mut pace = None;
+        while self.answers.send_some(self.socket, Mode::Sleep)? {
+            let pace = pace.get_or_insert_with(|| Pace::start(self.shared.patience()));
+            if pace.due(all - self.answers.bytes()) <= Instant::now() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
         self.note_moving();
         Ok(())
     }
@@ -467,35 +561,60 @@ impl<'a> Lane<'a> {
         self.moving.store(bytes, Ordering::Relaxed);
     }
 
-    /// Receives more, if need be after a sleep. In the middle of a message a silent peer is given
-    /// up after a while; between messages it may be silent as long as it likes.
-    fn more(&mut self, mut cursor: Option<&mut Cursor>, midway: bool) -> io::Result<()> {
-        let socket = self.socket;
-        let mut once =
-            |inbox: &mut Inbox| match inbox.fill(socket, cursor.as_deref_mut(), Mode::Try) {
+    /// Receives more, if need be after a sleep, but nothing once it is `due`.
+    fn more(&mut self, mut cursor: Option<&mut Cursor>, due: Option<Instant>) -> io::Result<()> {
+        let mut once = |inbox: &mut Inbox| {
+            if due.is_some_and(|due| due <= Instant::now()) {
+                return Some(Err(overdue()));
+            }
+            match inbox.fill(self.socket, cursor.as_deref_mut(), Mode::Try) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
                 end => Some(end),
-            };
+            }
+        };
         if let Some(end) = once(&mut self.inbox) {
             return end;
         }
-        self.send_answers()?;
+        if self.answers.frames() > 0 {
+            self.send_answers()?;
+        }
         if let Some(end) = self.spin.until(|| once(&mut self.inbox)) {
             return end;
         }
-        let midway = midway || !self.inbox.is_empty();
+        let Some(due) = due else {
+            return self.inbox.fill(self.socket, cursor, Mode::Sleep);
+        };
         loop {
-            match self
-                .inbox
-                .fill(self.socket, cursor.as_deref_mut(), Mode::Sleep)
-            {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !midway => {}
-                end => return end,
+            readable_before(self.socket, due)?;
+            if let Some(end) = once(&mut self.inbox) {
+                return end;
             }
         }
     }
 }
 
+fn earlier(due: Instant, deadline: Option<Instant>) -> Instant {
+    deadline.map_or(due, |deadline| deadline.min(due))
+}
+
+fn overdue() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "a message came too late")
+}
+
 fn garbage(what: Malformed) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trickle_does_not_keep_up_with_the_pace() {
+        let start = Instant::now();
+        let pace = Pace::start(Duration::from_secs(1));
+        let slow = pace.due(1_000);
+        assert!(slow < start + Duration::from_secs(2));
+        assert!(pace.due(10_000_000) > start + Duration::from_secs(10));
+    }
 }

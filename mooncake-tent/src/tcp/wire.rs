@@ -2,13 +2,26 @@
 //!
 //! | Message | Bytes | Fields |
 //! |---|---|---|
-//! | hello | 48 | magic `MCTL` · version u16 · flags u16 · initiator's incarnation u64 · incarnation it looks for u64 · lane id u64 · window u32 · 0 u32 · 0 u64 |
+//! | hello | 48 | magic `MCTL` · version u16 · flags u16 (1: an errand) · initiator's incarnation u64 · incarnation it looks for u64 · lane id u64 · window u32 · 0 u32 · 0 u64 |
 //! | hello answer | 48 | magic `MCTL` · version u16 · status u16 · target's incarnation u64 · largest request u64 · window u32 · 0 u32 · 0 u64 · 0 u64 |
-//! | request | 48 | operation u8 · flags u8 · 0 u16 · budget in µs u32 · tag u64 · registration u64 · offset u64 · length u64 · generation u32 · 0 u32, then the payload of a write |
+//! | request | 48 | operation u8 · flags u8 · 0 u16 · generation u32 · tag u64 · registration u64 · offset u64 · length u64 · deadline u64, then the payload of a write |
 //! | answer | 24 | status u8 · operation u8 · 0 u16 · 0 u32 · tag u64 · length u64, then the payload of a read |
 //!
-//! Answers come in the order of their requests. A budget of 0 means none. Flags and zeros are for
-//! later versions: a receiver refuses what it does not know.
+//! Answers come in the order of their requests. Flags and zeros are for later versions: a receiver
+//! refuses what it does not know. An errand is a lane that carries fences only and takes no seat.
+//!
+//! # Lane time
+//!
+//! A deadline is in *lane time*: µs since the initiator looked at its clock right before it sent its
+//! hello; 0 means none. The target counts from when it had the hello, so its end is later than the
+//! initiator's by the way of the hello. An initiator gives a lane up unless the answer to its hello
+//! comes within [`connect_timeout`](super::TcpConfig::connect_timeout) after that look, so the way
+//! took no longer, and replaces it after [`lane_life`](super::TcpConfig::lane_life), before two
+//! clocks drift apart by more than a thousandth of that. When a deadline passes, the target drops the request, be it in the middle of its
+//! payload, and closes the lane: whatever was held up on the way, nothing of a write lands later
+//! than its deadline plus these two.
+
+use std::time::{Duration, Instant};
 
 use crate::{
     error::{Stage, TransferError},
@@ -37,6 +50,53 @@ pub(super) enum Malformed {
     Incarnation,
 }
 
+/// Counts a lane's time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LaneClock {
+    zero: Instant,
+}
+
+impl LaneClock {
+    /// The initiator starts it right before it sends its hello, the target when it has the hello.
+    pub(super) fn start() -> Self {
+        Self {
+            zero: Instant::now(),
+        }
+    }
+
+    /// As if it had been started so long ago.
+    #[cfg(feature = "fuzzing")]
+    pub(super) fn started(ago: Duration) -> Self {
+        let now = Instant::now();
+        Self {
+            zero: now.checked_sub(ago).unwrap_or(now),
+        }
+    }
+
+    pub(super) fn elapsed(self) -> Duration {
+        self.zero.elapsed()
+    }
+
+    /// A deadline for the wire. One that was over before the lane began still is one.
+    pub(super) fn to_wire(self, deadline: Option<Instant>) -> u64 {
+        deadline.map_or(0, |deadline| {
+            let left = deadline.saturating_duration_since(self.zero).as_micros();
+            u64::try_from(left).unwrap_or(u64::MAX).max(1)
+        })
+    }
+
+    /// A deadline from the wire; `None` if there is none, or none that ever comes.
+    pub(super) fn to_local(self, deadline_us: u64) -> Option<Instant> {
+        let deadline = Duration::from_micros(deadline_us);
+        (deadline_us > 0).then(|| self.zero.checked_add(deadline))?
+    }
+}
+
+/// Where in an encoded request its deadline is.
+const DEADLINE_AT: usize = 40;
+/// The flag of a hello that opens an errand.
+const ERRAND: u16 = 1;
+
 /// The first message of an initiator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
@@ -44,6 +104,8 @@ pub(super) struct Hello {
     pub(super) target: PeerId,
     pub(super) lane: u64,
     pub(super) window: u32,
+    /// It carries fences only.
+    pub(super) errand: bool,
 }
 
 /// How a target answers a hello.
@@ -52,8 +114,10 @@ pub(super) enum Welcome {
     Accepted,
     /// The target is another process than the one looked for.
     OtherIncarnation,
-    /// The target has all the lanes it takes.
+    /// The target has all the lanes it takes from this initiator.
     Full,
+    /// The target has all the lanes it takes from anybody; later there may be room.
+    Busy,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +139,8 @@ pub(super) enum Verb {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RequestHeader {
     pub(super) verb: Verb,
-    pub(super) budget_us: u32,
+    /// In lane time; 0 for none.
+    pub(super) deadline_us: u64,
     pub(super) tag: u64,
     pub(super) registration: RegistrationId,
     pub(super) generation: Generation,
@@ -88,7 +153,7 @@ pub(super) struct RequestHeader {
 pub(super) enum Status {
     Applied,
     Refused(Refusal),
-    /// The fenced lane's reader did not end within the budget.
+    /// The fenced lane's reader did not end before the deadline.
     StillRunning,
 }
 
@@ -176,7 +241,7 @@ impl Hello {
         Message::new()
             .put(&MAGIC)
             .put(&VERSION.to_le_bytes())
-            .put(&0_u16.to_le_bytes())
+            .put(&if self.errand { ERRAND } else { 0 }.to_le_bytes())
             .u64(self.initiator.get())
             .u64(self.target.get())
             .u64(self.lane)
@@ -187,8 +252,13 @@ impl Hello {
     pub(super) fn decode(bytes: &[u8; HELLO_BYTES]) -> Result<Self, Malformed> {
         let mut fields = Fields(bytes);
         fields.preamble()?;
-        fields.zeros::<2>()?;
+        let errand = match fields.u16() {
+            0 => false,
+            ERRAND => true,
+            _ => return Err(Malformed::Unknown("flags")),
+        };
         let hello = Self {
+            errand,
             initiator: fields.incarnation()?,
             target: fields.incarnation()?,
             lane: fields.u64(),
@@ -205,6 +275,7 @@ impl HelloAnswer {
             Welcome::Accepted => 0,
             Welcome::OtherIncarnation => 1,
             Welcome::Full => 2,
+            Welcome::Busy => 3,
         };
         Message::new()
             .put(&MAGIC)
@@ -223,6 +294,7 @@ impl HelloAnswer {
             0 => Welcome::Accepted,
             1 => Welcome::OtherIncarnation,
             2 => Welcome::Full,
+            3 => Welcome::Busy,
             _ => return Err(Malformed::Unknown("answer to hello")),
         };
         let answer = Self {
@@ -259,34 +331,32 @@ impl RequestHeader {
     pub(super) fn encode(self) -> [u8; REQUEST_BYTES] {
         Message::new()
             .put(&[self.verb.to_wire(), 0, 0, 0])
-            .u32(self.budget_us)
+            .u32(self.generation.0)
             .u64(self.tag)
             .u64(self.registration.0)
             .u64(self.offset)
             .u64(self.length)
-            .u32(self.generation.0)
+            .u64(self.deadline_us)
             .bytes
+    }
+
+    /// Gives an encoded request its deadline.
+    pub(super) fn set_deadline(encoded: &mut [u8; REQUEST_BYTES], deadline_us: u64) {
+        encoded[DEADLINE_AT..].copy_from_slice(&deadline_us.to_le_bytes());
     }
 
     pub(super) fn decode(bytes: &[u8; REQUEST_BYTES]) -> Result<Self, Malformed> {
         let mut fields = Fields(bytes);
         let verb = Verb::from_wire(fields.u8())?;
         fields.zeros::<3>()?;
-        let budget_us = fields.u32();
-        let tag = fields.u64();
-        let registration = RegistrationId(fields.u64());
-        let offset = fields.u64();
-        let length = fields.u64();
-        let generation = Generation(fields.u32());
-        fields.zeros::<4>()?;
         Ok(Self {
             verb,
-            budget_us,
-            tag,
-            registration,
-            generation,
-            offset,
-            length,
+            generation: Generation(fields.u32()),
+            tag: fields.u64(),
+            registration: RegistrationId(fields.u64()),
+            offset: fields.u64(),
+            length: fields.u64(),
+            deadline_us: fields.u64(),
         })
     }
 }
@@ -358,19 +428,21 @@ mod tests {
     fn each_message_has_these_bytes() {
         let request = RequestHeader {
             verb: Verb::Write,
-            budget_us: 0x0403_0201,
+            deadline_us: 10,
             tag: 5,
             registration: RegistrationId(6),
             generation: Generation(7),
             offset: 8,
             length: 9,
         };
-        let mut bytes = vec![2, 0, 0, 0, 1, 2, 3, 4];
-        for number in [5_u64, 6, 8, 9] {
+        let mut bytes = vec![2, 0, 0, 0, 7, 0, 0, 0];
+        for number in [5_u64, 6, 8, 9, 10] {
             bytes.extend(number.to_le_bytes());
         }
-        bytes.extend([7, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(request.encode()[..], bytes[..]);
+        let mut later = request.encode();
+        RequestHeader::set_deadline(&mut later, 11);
+        assert_eq!(RequestHeader::decode(&later).unwrap().deadline_us, 11);
 
         let answer = AnswerHeader {
             status: Status::Refused(Refusal::StaleGeneration),
@@ -388,8 +460,9 @@ mod tests {
             target: life(2),
             lane: 3,
             window: 4,
+            errand: true,
         };
-        let mut bytes = b"MCTL\x01\0\0\0".to_vec();
+        let mut bytes = b"MCTL\x01\0\x01\0".to_vec();
         for number in [1_u64, 2, 3, 4, 0] {
             bytes.extend(number.to_le_bytes());
         }

@@ -1,6 +1,9 @@
 //! The books of a batch: tasks that have not ended, tasks whose bytes may still move, and who waits.
 
-use std::task::Waker;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    task::Waker,
+};
 
 use smallvec::SmallVec;
 
@@ -71,7 +74,10 @@ impl BatchState {
             std::mem::take(&mut *waiters)
         };
         for waker in waiters {
-            waker.wake();
+            // It is the caller's code, on a thread that also serves others.
+            if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
+                tracing::error!("a waker of whoever waits for a batch has panicked");
+            }
         }
     }
 }

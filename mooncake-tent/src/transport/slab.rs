@@ -1,10 +1,13 @@
 //! All tasks of an engine, in cells that are used again.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Instant,
+};
 
-use super::{BatchState, Outcome, TaskRef, TaskSpec};
+use super::{BatchState, Op, Outcome, TaskRef, TaskSpec};
 use crate::{
-    error::{Applied, Error, Reason, Result, Retry, Stage, TransferError},
+    error::{Applied, Error, Progress, Reason, Result, Retry, Stage, TransferError},
     sync::{
         Mutex,
         atomic::{AtomicU32, AtomicU64, Ordering},
@@ -59,6 +62,7 @@ struct TaskCell {
 #[derive(Debug, Default)]
 struct TaskBody {
     spec: Option<TaskSpec>,
+    submitted: Option<Instant>,
     batch: Option<Arc<BatchState>>,
     /// Slices that have not ended.
     unfinished: u32,
@@ -70,6 +74,8 @@ struct TaskBody {
     touched: bool,
     outcome: Option<Outcome>,
     may_refresh: bool,
+    /// The caller asked for an early end.
+    unwanted: bool,
     /// The batch was dropped: the cell frees itself once it is quiet.
     orphan: bool,
 }
@@ -130,11 +136,13 @@ impl TaskSlab {
             }
         }
         batch.add(u32::try_from(count).expect("fewer than the table holds"));
+        let submitted = Some(Instant::now());
         for (task, (spec, may_refresh)) in refs[first..].iter_mut().zip(specs) {
             let cell = self.cell(task.slot);
             task.generation = cell.generation.load(Ordering::Acquire);
             *cell.body.lock() = TaskBody {
                 spec: Some(spec),
+                submitted,
                 batch: Some(Arc::clone(batch)),
                 unfinished: 1,
                 loud: 1,
@@ -181,6 +189,16 @@ impl TaskSlab {
         self.announce(task, change);
     }
 
+    /// The link reads no more of a write's local memory than it holds leases of its own for, though
+    /// bytes of it may still land at the peer.
+    pub fn release_source(&self, task: TaskRef) {
+        let source = self.with(task, |body| {
+            let spec = body.spec.as_mut().filter(|spec| spec.op == Op::Write)?;
+            Some(std::mem::take(&mut spec.local))
+        });
+        drop(source);
+    }
+
     /// How the task ended, if it has.
     pub fn outcome(&self, task: TaskRef) -> Option<Outcome> {
         self.with(task, |body| body.outcome.clone()).flatten()
@@ -190,6 +208,16 @@ impl TaskSlab {
     pub fn is_quiescent(&self, task: TaskRef) -> bool {
         self.with(task, |body| body.outcome.is_some() && body.loud == 0)
             .unwrap_or(true)
+    }
+
+    /// The caller asks for an early end. A task that is on no link finds it before it is posted.
+    pub(crate) fn ask_to_cancel(&self, task: TaskRef) {
+        self.with(task, |body| body.unwanted = true);
+    }
+
+    /// The caller has asked for an early end.
+    pub(crate) fn is_unwanted(&self, task: TaskRef) -> bool {
+        self.with(task, |body| body.unwanted).unwrap_or(false)
     }
 
     /// Gives a task that awaits its retry a new spec.
@@ -305,10 +333,8 @@ impl TaskBody {
         match end {
             Outcome::Completed { bytes } => self.bytes += bytes,
             failure => {
-                self.touched |= match &failure {
-                    Outcome::Failed(error) => error.applied != Applied::Nothing,
-                    _ => true,
-                };
+                let error = failure.error();
+                self.touched |= error.is_some_and(|error| error.applied != Applied::Nothing);
                 self.failure = Some(self.failure.take().unwrap_or(failure));
             }
         }
@@ -328,7 +354,8 @@ impl TaskBody {
         }
         let failure = self.failure.take().or_else(|| self.shortfall());
         let mut outcome = failure.unwrap_or(Outcome::Completed { bytes: self.bytes });
-        if let Outcome::Failed(error) = &mut outcome {
+        if let Some(error) = outcome.error_mut() {
+            error.progress = self.progress();
             // The error of one slice speaks for all of them.
             error.quiescent = self.loud == 0;
             if self.touched || self.bytes > 0 {
@@ -351,6 +378,12 @@ impl TaskBody {
         })
     }
 
+    fn progress(&self) -> Option<Progress> {
+        let (spec, submitted) = (self.spec.as_ref()?, self.submitted?);
+        let after = submitted.elapsed();
+        Some(Progress::new(spec.op, spec.length, self.bytes, after))
+    }
+
     fn wants_refresh(&self) -> bool {
         let Some(Outcome::Failed(error)) = &self.failure else {
             return false;
@@ -358,7 +391,11 @@ impl TaskBody {
         // A peer that came back elsewhere is not reached where it was.
         let may_help =
             error.retry == Retry::AfterRefresh || matches!(error.reason, Reason::Unreachable(_));
-        self.may_refresh && self.loud == 0 && may_help
+        // A write is posted once more only if nothing of it can have been applied. A read begins
+        // anew and overwrites what it brought.
+        let is_write = self.spec.as_ref().is_some_and(|spec| spec.op == Op::Write);
+        let untouched = !self.touched && self.bytes == 0;
+        self.may_refresh && !self.unwanted && self.loud == 0 && may_help && (untouched || !is_write)
     }
 
     fn after_quiet(&mut self, mut change: Change) -> Change {
@@ -390,7 +427,7 @@ mod tests {
     use super::*;
     use crate::{
         identity::{Generation, Incarnation, RegistrationId},
-        transport::{Op, Peer},
+        transport::Peer,
     };
 
     fn slab_with_one(may_refresh: bool) -> (TaskSlab, Arc<BatchState>, TaskRef) {
@@ -451,6 +488,20 @@ mod tests {
     }
 
     #[test]
+    fn law_01_a_write_of_which_a_part_was_applied_is_not_posted_again() {
+        let unreachable = || failed(Reason::Unreachable("".into()));
+        let (slab, _batch, task) = slab_with_one(true);
+        slab.on_retry(Box::new(|_| panic!("it would be applied twice")));
+        slab.split(task, 2);
+        slab.finish(task, Outcome::Completed { bytes: 5 }, true);
+        slab.finish(task, Outcome::Failed(unreachable()), true);
+        let outcome = slab.outcome(task).unwrap();
+        let error = outcome.error().unwrap();
+        assert_eq!(error.applied, Applied::Unknown);
+        assert_eq!(error.progress.unwrap().bytes, 5);
+    }
+
+    #[test]
     fn law_02_a_task_asks_for_one_retry_and_ends_once() {
         let (slab, batch, task) = slab_with_one(true);
         let (asked, asks) = std::sync::mpsc::channel();
@@ -461,10 +512,12 @@ mod tests {
         assert!(!batch.is_terminal() && !slab.is_quiescent(task));
         slab.finish(task, stale(), true);
         assert!(asks.try_recv().is_err());
-        assert_eq!(slab.outcome(task), Some(stale()));
+        let reason = |slab: &TaskSlab| slab.outcome(task)?.error().map(|it| it.reason.clone());
+        assert_eq!(reason(&slab), Some(Reason::StaleGeneration));
         slab.finish(task, Outcome::Completed { bytes: 10 }, true);
         slab.settle(task);
-        assert_eq!(slab.outcome(task), Some(stale()), "written once");
+        let stale = Some(Reason::StaleGeneration);
+        assert_eq!(reason(&slab), stale, "written once");
         assert!(batch.is_terminal() && batch.is_quiescent());
         slab.release(task);
         slab.release(task);

@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 
 use super::Peer;
 use crate::{
-    error::TransferError,
-    identity::{Generation, RegistrationId},
+    error::{Reason, Stage, TransferError},
+    identity::{Generation, PeerId, RegistrationId},
     memory::LocalSlice,
     segment::{RemoteRange, Segment},
 };
@@ -88,14 +88,68 @@ pub enum Outcome {
     /// It failed.
     Failed(TransferError),
     /// The caller ended it.
-    Cancelled,
+    Cancelled(TransferError),
     /// Its deadline passed.
-    TimedOut,
+    TimedOut(TransferError),
 }
 
 impl Outcome {
     /// All bytes are at the destination.
     pub fn is_completed(&self) -> bool {
         matches!(self, Self::Completed { .. })
+    }
+
+    /// The caller ended it.
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self, Self::Cancelled(_))
+    }
+
+    /// Its deadline passed.
+    pub fn is_timed_out(&self) -> bool {
+        matches!(self, Self::TimedOut(_))
+    }
+
+    /// The caller ended it before anything was done.
+    pub fn cancelled(stage: Stage, peer: PeerId) -> Self {
+        Self::Cancelled(TransferError::unstarted(
+            Reason::Cancelled,
+            stage,
+            Some(peer),
+        ))
+    }
+
+    /// Its deadline passed before anything was done.
+    pub fn timed_out(stage: Stage, peer: PeerId) -> Self {
+        Self::TimedOut(TransferError::unstarted(
+            Reason::TimedOut,
+            stage,
+            Some(peer),
+        ))
+    }
+
+    /// The same end after bytes may have moved.
+    #[must_use]
+    pub fn underway(self, quiescent: bool) -> Self {
+        match self {
+            Self::Completed { .. } => self,
+            Self::Failed(error) => Self::Failed(error.underway(quiescent)),
+            Self::Cancelled(error) => Self::Cancelled(error.underway(quiescent)),
+            Self::TimedOut(error) => Self::TimedOut(error.underway(quiescent)),
+        }
+    }
+
+    /// Why it did not complete, however it was ended.
+    pub fn error(&self) -> Option<&TransferError> {
+        match self {
+            Self::Completed { .. } => None,
+            Self::Failed(error) | Self::Cancelled(error) | Self::TimedOut(error) => Some(error),
+        }
+    }
+
+    pub(super) fn error_mut(&mut self) -> Option<&mut TransferError> {
+        match self {
+            Self::Completed { .. } => None,
+            Self::Failed(error) | Self::Cancelled(error) | Self::TimedOut(error) => Some(error),
+        }
     }
 }

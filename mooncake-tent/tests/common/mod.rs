@@ -147,6 +147,13 @@ pub(crate) fn hello(version: u16, initiator: u64, target: Incarnation, lane: u64
     hello
 }
 
+/// The hello of a connection that carries fences only.
+pub(crate) fn errand(initiator: u64, target: Incarnation, lane: u64) -> Vec<u8> {
+    let mut errand = hello(1, initiator, target, lane);
+    errand[6] = 1;
+    errand
+}
+
 pub(crate) fn hello_answer(status: u16, target: Incarnation) -> Vec<u8> {
     let mut answer = b"MCTL\x01\0".to_vec();
     answer.extend(status.to_le_bytes());
@@ -157,13 +164,33 @@ pub(crate) fn hello_answer(status: u16, target: Incarnation) -> Vec<u8> {
 }
 
 pub(crate) fn request(verb: u8, tag: u64, buffer: &Buffer, offset: u64, length: u64) -> Vec<u8> {
-    let mut request = vec![verb, 0, 0, 0, 0, 0, 0, 0];
-    for number in [tag, buffer.id().0, offset, length] {
+    request_until(verb, tag, buffer, offset..offset.wrapping_add(length), 0)
+}
+
+/// With a deadline in µs since the hello.
+pub(crate) fn request_until(
+    verb: u8,
+    tag: u64,
+    buffer: &Buffer,
+    range: std::ops::Range<u64>,
+    deadline_us: u64,
+) -> Vec<u8> {
+    let mut request = vec![verb, 0, 0, 0];
+    request.extend(buffer.generation().0.to_le_bytes());
+    let length = range.end.wrapping_sub(range.start);
+    for number in [tag, buffer.id().0, range.start, length, deadline_us] {
         request.extend(number.to_le_bytes());
     }
-    request.extend(buffer.generation().0.to_le_bytes());
-    request.extend([0; 4]);
     request
+}
+
+/// A request to fence a lane, made by hand.
+pub(crate) fn fence(tag: u64, lane: u64) -> Vec<u8> {
+    let mut fence = vec![3, 0, 0, 0, 0, 0, 0, 0];
+    for number in [tag, lane, 0, 0, 0] {
+        fence.extend(number.to_le_bytes());
+    }
+    fence
 }
 
 pub(crate) fn answer(status: u8, verb: u8, tag: u64, length: u64) -> Vec<u8> {
@@ -215,6 +242,29 @@ pub(crate) fn fake_target(
             });
         }
     });
+}
+
+/// An engine that its peers reach through a relay, under these rules.
+#[cfg(feature = "conformance")]
+pub(crate) async fn relayed(
+    config: TcpConfig,
+    plan: impl Fn(u64) -> mooncake_tent::conformance::Rules + Clone + Send + Sync + 'static,
+) -> (TentEngine, mooncake_tent::conformance::Relay) {
+    loop {
+        // Each needs the address of the other; somebody else may take the one that was free.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let target = listener.local_addr().unwrap();
+        drop(listener);
+        let any = "127.0.0.1:0".parse().unwrap();
+        let relay = mooncake_tent::conformance::Relay::start(any, target, plan.clone()).unwrap();
+        let mut config = config.clone();
+        config.listen = Some(target);
+        config.advertise = Some(relay.address().to_string());
+        let builder = TentEngine::builder().transport(TcpTransport::new(config));
+        if let Ok(owner) = builder.build().await {
+            return (owner, relay);
+        }
+    }
 }
 
 /// Reads and drops everything until the other side closes.

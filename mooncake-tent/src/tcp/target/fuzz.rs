@@ -9,7 +9,15 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 
 use super::{Lane, Shared};
-use crate::{identity::Incarnation, memory::BufferTable, tcp::TcpConfig};
+use crate::{
+    identity::Incarnation,
+    memory::BufferTable,
+    tcp::{
+        TcpConfig,
+        fuzz::LANE_AGE,
+        wire::{Hello, LaneClock},
+    },
+};
 
 /// Serves what comes on `socket`, a lane of `initiator`, from `buffers`; returns why it ended. All
 /// answers are sent.
@@ -26,7 +34,15 @@ pub(in crate::tcp) fn serve(
         ended: Condvar::new(),
         stopped: AtomicBool::new(false),
     };
-    let mut lane = Lane::new(&shared, socket, initiator, Arc::default());
+    let hello = Hello {
+        initiator,
+        target: shared.incarnation,
+        lane: 1,
+        window: 0,
+        errand: false,
+    };
+    let clock = LaneClock::started(LANE_AGE);
+    let mut lane = Lane::new(&shared, socket, &hello, clock, Arc::default());
     let end = lane.serve().expect_err("a lane is served until it ends");
     match lane.send_answers() {
         Ok(()) => end,
