@@ -65,10 +65,32 @@ fn law_06_a_barrier_waits_for_every_reader_and_no_longer() {
     assert_eq!(store.state.counters().waiting_removes, 1);
     assert_eq!(settled(&release(&mut store, both)), []);
     let answer = Answer::Keys(vec![Ok(()), Ok(()), Err(Failure::ObjectNotFound)]);
-    assert_eq!(settled(&release(&mut store, one)), [answer.clone()]);
+    assert_eq!(
+        settled(&release(&mut store, one)),
+        std::slice::from_ref(&answer)
+    );
     assert_eq!(store.state.counters().waiting_removes, 0);
     let again = perform(&mut store, 1, barrier(&["a", "b", "absent"]));
     assert_eq!(again.answer, answer, "a client that lost it asks again");
+}
+
+#[test]
+fn law_06_a_barrier_waits_for_readers_of_earlier_lives_too() {
+    let mut store = store();
+    store.put(1, "a", MIB);
+    let (first, _) = store.lookup(1, &["a"]);
+    store.remove(1, "a").unwrap();
+    store.put(1, "a", MIB);
+    let asked = perform(&mut store, 1, barrier(&["a"]));
+    assert!(matches!(asked.answer, Answer::Later { .. }), "{asked:?}");
+    // As a caller does that did not wait for the answer.
+    let again = perform(&mut store, 2, barrier(&["a"]));
+    assert!(matches!(again.answer, Answer::Later { .. }), "{again:?}");
+    let done = Answer::Keys(vec![Ok(())]);
+    let absent = Answer::Keys(vec![Err(Failure::ObjectNotFound)]);
+    assert_eq!(settled(&release(&mut store, first)), [done, absent.clone()]);
+    let late = perform(&mut store, 3, barrier(&["a"]));
+    assert_eq!(late.answer, absent);
 }
 
 #[test]
@@ -136,6 +158,20 @@ fn all_of_a_tenant_goes_at_once_and_nothing_that_comes_later() {
         (counters.quarantined_bytes, counters.waiting_removes),
         (0, 0)
     );
+}
+
+#[test]
+fn law_06_removing_all_waits_for_readers_of_what_was_gone_before() {
+    let mut store = store();
+    store.put(1, "removed", MIB);
+    let (lease, _) = store.lookup(1, &["removed"]);
+    store.remove(1, "removed").unwrap();
+    let asked = perform(&mut store, 1, Operation::RemoveAll);
+    assert!(matches!(asked.answer, Answer::Later { .. }), "{asked:?}");
+    let none = Answer::Removed { objects: 0 };
+    assert_eq!(settled(&release(&mut store, lease)), [none]);
+    let again = perform(&mut store, 2, Operation::RemoveAll);
+    assert_eq!(again.answer, Answer::Removed { objects: 0 });
 }
 
 #[test]

@@ -4,7 +4,12 @@ use std::{collections::BTreeMap, time::Duration};
 
 use mooncake_store::core::{ClientCore, OpId, Settings};
 
-use crate::{Micros, name::Name, oracle::Mark, world::Peer};
+use crate::{
+    Micros,
+    name::Name,
+    oracle::Mark,
+    world::{Peer, What},
+};
 
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -12,11 +17,27 @@ pub(crate) struct Client {
     pub(crate) peer: Peer,
     pub(crate) core: ClientCore,
     pub(crate) running: BTreeMap<OpId, Running>,
+    pub(crate) leaving: Option<Leaving>,
+    /// It will leave in the middle of its next write, and start anew then.
+    pub(crate) leaves_writing: Option<Micros>,
+    /// It reads again what it has read, until then at most.
+    pub(crate) keeps_until: Micros,
+}
+
+/// A client that takes leave.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leaving {
+    /// When it waits no longer for what is under way.
+    pub(crate) patience: Micros,
+    /// When it starts anew.
+    pub(crate) back: Micros,
+    pub(crate) said: bool,
 }
 
 /// An operation that has not ended.
 #[derive(Debug)]
 pub(crate) struct Running {
+    pub(crate) what: What,
     pub(crate) began: Micros,
     pub(crate) deadline: Micros,
     pub(crate) names: Vec<Name>,
@@ -26,7 +47,7 @@ pub(crate) struct Running {
     pub(crate) buffers: Vec<Vec<Option<Mark>>>,
     /// When the last read ended, by item: a batch waits for its slowest.
     pub(crate) arrived: Vec<Micros>,
-    /// Reads that were posted, by item.
+    /// Reads and writes that were posted, by item.
     pub(crate) tried: Vec<Vec<u64>>,
     /// Which items are known to be there, and which to be absent, in a world that is calm.
     pub(crate) must: Option<Vec<bool>>,
@@ -43,6 +64,14 @@ impl Client {
             peer,
             core: ClientCore::new(settings),
             running: BTreeMap::new(),
+            leaving: None,
+            leaves_writing: None,
+            keeps_until: 0,
         }
+    }
+
+    /// Nothing of it is under way, and nothing of it moves.
+    pub(crate) fn is_quiet(&self, now: Micros) -> bool {
+        self.running.is_empty() && self.core.is_idle() && self.keeps_until <= now
     }
 }

@@ -20,8 +20,15 @@
 //! - While a lease lasts, the memory that it covers stays what it is.
 //! - What the master announces is whole on each node that lives, and no life that it removed before.
 //! - A read fails only if no replica was left to try.
+//! - Once the master has answered a barrier, nobody reads what it removed, not even under a lease; once
+//!   it has removed all of a tenant, nobody reads what the tenant had.
+//! - No object goes out of sight but by a remove, its successor, the loss of its nodes, or to make
+//!   room; and not to make room while a promise of `exist` lasts.
+//! - A removal of all counts what could be read.
+//! - After a quiet goodbye the master has no lease, put or quarantine of that client.
 //! - Removing a key tells all who may be reading it.
-//! - An operation that comes twice is answered alike, and each ends once, in time.
+//! - An operation that comes twice is answered alike, and each ends once, in time. An answer that is
+//!   kept reaches a client that is back.
 //! - At the end, memory is charged for what is there and for nothing else; all of it can be read; and
 //!   once it is removed, nothing is charged.
 //!
@@ -30,9 +37,9 @@
 //!
 //! # Another kind of operation
 //!
-//! It begins in `world/operations.rs`: how it is drawn, what the core is asked, what its outcome
-//! promises. If the master's answer to it announces, begins or removes lives of keys,
-//! `world/judge.rs` says so.
+//! It begins in `world/operations.rs`: how it is drawn, and what the core is asked. What its outcome
+//! promises stands in `world/outcomes.rs`. If the master's answer to it announces, begins or removes
+//! lives of keys, `world/judge.rs` says so; what the answer binds the master to, `master/watch.rs`.
 //!
 //! A broken promise is a [`Violation`]; [`shrink`] looks for a small part of its plan that still
 //! breaks it, and [`Plan::command`] is the line that repeats it.

@@ -55,6 +55,8 @@ pub(crate) struct Oracle {
     versions: Vec<Version>,
     /// Acknowledged ones: when they were asked for, and acknowledged.
     removes: BTreeMap<Name, Vec<(Micros, Micros)>>,
+    /// From when on nobody reads a life of a key, or one before it of the same master.
+    bars: BTreeMap<Name, Vec<(Micros, Incarnation)>>,
     /// What processes heard is gone, and when.
     told: BTreeMap<(u64, Name), Vec<(Micros, Incarnation)>>,
     by_incarnation: BTreeMap<Incarnation, usize>,
@@ -70,6 +72,7 @@ impl Oracle {
             lease,
             versions: Vec::new(),
             removes: BTreeMap::new(),
+            bars: BTreeMap::new(),
             told: BTreeMap::new(),
             by_incarnation: BTreeMap::new(),
             newest: Incarnation {
@@ -162,6 +165,31 @@ impl Oracle {
         self.removes.entry(name).or_default().push((asked, now));
     }
 
+    /// From now on nobody reads this life of the key, nor one before it of the same master.
+    pub(crate) fn bars(&mut self, now: Micros, name: Name, last: Incarnation) {
+        self.bars.entry(name).or_default().push((now, last));
+    }
+
+    /// A barrier of the key has been answered since.
+    pub(crate) fn barred_since(&self, asked: Micros, name: Name) -> bool {
+        let mut bars = self.bars.get(&name).into_iter().flatten();
+        bars.any(|(at, _)| *at >= asked)
+    }
+
+    fn passes_bars(&self, now: Micros, reading: &Reading) -> Result<(), String> {
+        let (name, read) = (reading.name, reading.incarnation);
+        for (at, last) in self.bars.get(&name).into_iter().flatten() {
+            let meant = read.epoch == last.epoch && read <= *last;
+            if meant && *at < now {
+                return Err(format!(
+                    "law 6: {name} is still read as {read:?}, though a barrier said at {at} that \
+                     nobody reads it"
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// The client hears that this life of the object and all before are gone.
     pub(crate) fn told(&mut self, now: Micros, reader: u64, name: Name, gone: Incarnation) {
         self.told
@@ -187,6 +215,18 @@ impl Oracle {
         let told = self.told.get(&(reader, name)).into_iter().flatten();
         if told.into_iter().any(|(_, gone)| incarnation <= *gone) {
             return Ok(false);
+        }
+        self.passes_bars(now, reading)?;
+        let replaced = self.versions.iter().find(|other| {
+            other.name == name
+                && other.incarnation > Some(incarnation)
+                && other.known.is_some_and(|known| known + self.lease < now)
+        });
+        if let Some(newer) = replaced {
+            return Err(format!(
+                "law 6: {name} is still used by a reader as {incarnation:?}, though {newer:?} has \
+                 been known for longer than a lease"
+            ));
         }
         let Some(known) = self.versions[version].known else {
             return Ok(false);
@@ -231,6 +271,7 @@ impl Oracle {
                 ));
             }
         }
+        self.passes_bars(now, reading)?;
         // Who asked before it was known can have a lease that was granted before.
         let lease = self.lease;
         let stale = |known: Micros| known < asked || known + lease < now;

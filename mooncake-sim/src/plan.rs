@@ -49,6 +49,8 @@ pub(crate) enum FaultKind {
     Crash,
     /// The stream with the master breaks.
     Cut,
+    /// A client says goodbye.
+    Leave,
     /// What is sent on the stream is lost, and nobody is told.
     Mute,
     Pause,
@@ -201,6 +203,8 @@ fn settings(rng: &mut StdRng) -> Settings {
         high_watermark: if demand_only { 1.0 } else { 0.9 },
         low_watermark: if demand_only { 1.0 } else { 0.7 },
         quarantine_share: [0.2, 0.6, 1.0][rng.random_range(0..3)],
+        exist_reservation: ms([0, 100, 500][rng.random_range(0..3)]),
+        reserved_share: [0.1, 0.5, 1.0][rng.random_range(0..3)],
         hash_seed: rng.random(),
         ..Settings::default()
     }
@@ -227,6 +231,10 @@ fn strike(rng: &mut StdRng, index: usize, clients: usize, nodes: usize, ttl: Mic
         0..4 => Party::Client(rng.random_range(0..clients)),
         4..7 => Party::Node(rng.random_range(0..nodes)),
         _ => Party::Master,
+    };
+    let kind = match party {
+        Party::Client(_) if rng.random_bool(0.3) => FaultKind::Leave,
+        _ => kind,
     };
     let lasts = match rng.random_range(0..3) {
         0 => rng.random_range(MS..ttl / 4),

@@ -30,11 +30,23 @@ pub enum Plant {
     WritersSpared,
     /// Leases end only when they are released.
     LeasesForever,
+    /// A remove with a barrier does not wait for readers.
+    BarrierAtOnce,
+    /// What `exist` promised to keep is evicted all the same.
+    ReservationIgnored,
+    /// An upsert replaces what is there before it is written.
+    UpsertSwitchesEarly,
+    /// Removing all leaves puts that are under way alone.
+    PutsForgotten,
+    /// Clients that leave say that they are quiet while their transfers move.
+    NeverQuiet,
+    /// An answer that comes later is lost if the stream has changed meanwhile.
+    AnswersLost,
 }
 
 impl Plant {
     /// All mistakes.
-    pub const MISTAKES: [Self; 11] = [
+    pub const MISTAKES: [Self; 17] = [
         Self::LeaseUnchecked,
         Self::NoHold,
         Self::NoQuarantine,
@@ -46,6 +58,12 @@ impl Plant {
         Self::OtherReplicasForgotten,
         Self::WritersSpared,
         Self::LeasesForever,
+        Self::BarrierAtOnce,
+        Self::ReservationIgnored,
+        Self::UpsertSwitchesEarly,
+        Self::PutsForgotten,
+        Self::NeverQuiet,
+        Self::AnswersLost,
     ];
 
     fn name(self) -> &'static str {
@@ -62,6 +80,12 @@ impl Plant {
             Self::OtherReplicasForgotten => "other-replicas-forgotten",
             Self::WritersSpared => "writers-spared",
             Self::LeasesForever => "leases-forever",
+            Self::BarrierAtOnce => "barrier-at-once",
+            Self::ReservationIgnored => "reservation-ignored",
+            Self::UpsertSwitchesEarly => "upsert-switches-early",
+            Self::PutsForgotten => "puts-forgotten",
+            Self::NeverQuiet => "never-quiet",
+            Self::AnswersLost => "answers-lost",
         }
     }
 }

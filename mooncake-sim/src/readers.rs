@@ -56,6 +56,16 @@ impl Readers {
         }
     }
 
+    /// The client gives all back.
+    pub(crate) fn left(&mut self, client: ClientId) {
+        self.0.retain(|(of, _), _| *of != client);
+    }
+
+    /// Leases that are not over.
+    pub(crate) fn leases(&self, now: Micros) -> u64 {
+        self.0.values().filter(|cover| now < cover.until).count() as u64
+    }
+
     /// All leases, which hold no longer.
     pub(crate) fn take(&mut self) -> Vec<(ClientId, u64)> {
         std::mem::take(&mut self.0).into_keys().collect()

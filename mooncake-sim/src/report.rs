@@ -42,6 +42,32 @@ counters! {
     stale_reads,
     /// Keys that were removed, or were not there.
     removes,
+    /// Keys that were replaced.
+    upserts,
+    /// Of puts, those that found space after they had waited for it.
+    waited_puts,
+    /// Of puts, those that succeeded elsewhere.
+    moved_puts,
+    /// Answers that came later.
+    deferred,
+    /// Of these, to clients that asked again, on another stream.
+    deferred_again,
+    /// Barriers that readers held up, and their callers saw the end of.
+    barriers,
+    /// Removals of all that ended well.
+    removed_all,
+    /// Objects that they removed.
+    removed_together,
+    /// Objects that `exist` promised to keep.
+    reservations,
+    /// Reads of these within the promise.
+    held_reads,
+    /// Clients that left.
+    goodbyes,
+    /// Of these, those that were quiet.
+    quiet_goodbyes,
+    /// Of these, those after which the master had nothing to hold back for anybody.
+    clean_goodbyes,
     /// Steps of the world.
     steps,
     /// Objects that made room for others.

@@ -28,6 +28,7 @@ const SUSPECT_INTERVALS: u32 = 3;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Tag {
     Call(CallId),
+    Goodbye,
     Mount,
     Ping,
 }
@@ -61,6 +62,8 @@ pub(crate) struct Session {
     /// What hello was answered with and the owner does not know yet: `resumed`.
     greeted: Option<bool>,
     hello: Option<ClientFrame>,
+    /// Since when the stream is open, if it is.
+    pub(crate) open_since: Option<Micros>,
 }
 
 impl Session {
@@ -81,6 +84,7 @@ impl Session {
             receiver,
             greeted: None,
             hello: None,
+            open_since: None,
         }
     }
 
@@ -141,6 +145,7 @@ impl Session {
                     }
                     done.into_iter().for_each(Done::report);
                     self.phase = Phase::Open;
+                    self.open_since = Some(now);
                     self.backoff = FIRST_BACKOFF;
                     self.greeted = Some(answer.resumed);
                     (self.ping_sent, self.missed) = (false, 0);
@@ -175,6 +180,7 @@ impl Session {
         self.table.lost(&mut done);
         done.into_iter().for_each(Done::report);
         self.stream = 0;
+        self.open_since = None;
         self.phase = Phase::Waiting(now + self.backoff);
         self.backoff = (self.backoff * 2).min(LAST_BACKOFF);
     }

@@ -77,6 +77,14 @@ fn a_thousand_days_see_everything_that_can_happen() {
         ("late frames", seen.late_frames, 20),
         ("stale", seen.stale, 20),
         ("failovers", seen.failovers, 10),
+        ("upserts", seen.upserts, 500),
+        ("puts that waited", seen.waited_puts, 50),
+        ("puts elsewhere", seen.moved_puts, 10),
+        ("answers that came later", seen.deferred, 100),
+        ("barriers", seen.barriers, 30),
+        ("reads of what exist promised", seen.held_reads, 200),
+        ("objects removed together", seen.removed_together, 500),
+        ("quiet goodbyes", seen.quiet_goodbyes, 200),
     ] {
         assert!(count >= least, "{what}: {count}, not {least}: {seen:#?}");
     }

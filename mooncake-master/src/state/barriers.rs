@@ -1,9 +1,11 @@
 //! Answers that wait until nobody can read what was removed.
 
+use std::collections::hash_map::Entry;
+
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::{Answer, Caller, Effect, Operation, State};
+use super::{Answer, Caller, Effect, Operation, State, tenants::TenantId};
 
 #[derive(Debug)]
 struct Barrier {
@@ -20,6 +22,8 @@ pub(crate) struct Barriers {
     waiting: FxHashMap<u64, Barrier>,
     /// Who waits for the last lease on a gone body, by its slot.
     read: FxHashMap<u32, SmallVec<[u64; 1]>>,
+    /// Gone bodies with leases, by the hashes of their keys.
+    leased: FxHashMap<u64, SmallVec<[u32; 1]>>,
     last: u64,
 }
 
@@ -88,8 +92,36 @@ impl State {
         }
     }
 
+    /// A body is gone that may still be read.
+    pub(super) fn gone_while_read(&mut self, slot: u32) {
+        let body = &self.objects.bodies[slot];
+        let hash = self.objects.hash_of(body.tenant, &body.key);
+        self.barriers.leased.entry(hash).or_default().push(slot);
+    }
+
+    /// Bodies of the key that are gone and may still be read.
+    pub(super) fn still_read(&self, tenant: TenantId, key: &[u8]) -> impl Iterator<Item = u32> {
+        let leased = &self.barriers.leased;
+        let slots = (!leased.is_empty())
+            .then(|| leased.get(&self.objects.hash_of(tenant, key)))
+            .flatten();
+        let theirs = move |slot: &u32| {
+            let body = &self.objects.bodies[*slot];
+            body.tenant == tenant && *body.key == *key
+        };
+        slots.into_iter().flatten().copied().filter(theirs)
+    }
+
     /// The last lease on a gone body has ended.
     pub(super) fn unread(&mut self, slot: u32) {
+        let body = &self.objects.bodies[slot];
+        let hash = self.objects.hash_of(body.tenant, &body.key);
+        if let Entry::Occupied(mut slots) = self.barriers.leased.entry(hash) {
+            slots.get_mut().retain(|other| *other != slot);
+            if slots.get().is_empty() {
+                slots.remove();
+            }
+        }
         if self.barriers.read.is_empty() {
             return;
         }

@@ -145,7 +145,7 @@ pub struct PutStart {
 pub struct Remove {
     /// Keys, and the only incarnation that is meant.
     pub items: Vec<(Key, Option<Incarnation>)>,
-    /// Answered only when nobody can read what was removed.
+    /// Answered only when nobody can read what was removed, now or before under the same keys.
     pub barrier: bool,
 }
 

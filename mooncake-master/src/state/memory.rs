@@ -63,6 +63,9 @@ impl State {
         self.objects.forget(slot);
         if matches!(was, Phase::Complete { .. }) {
             self.invalidate(slot);
+            if self.objects.bodies[slot].leases > 0 {
+                self.gone_while_read(slot);
+            }
         }
         let body = &mut self.objects.bodies[slot];
         body.phase = Phase::Gone { put: None };

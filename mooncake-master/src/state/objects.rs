@@ -179,7 +179,11 @@ impl Objects {
     }
 
     fn hash(&self, tenant: TenantId, key: &[u8]) -> u32 {
-        self.hasher.hash(tenant, key) as u32
+        self.hash_of(tenant, key) as u32
+    }
+
+    pub(crate) fn hash_of(&self, tenant: TenantId, key: &[u8]) -> u64 {
+        self.hasher.hash(tenant, key)
     }
 
     /// The body that the key stands for, if it can be read.

@@ -62,6 +62,10 @@ impl State {
             incarnation.is_none_or(|named| named == self.objects.bodies[*slot].incarnation)
         };
         let (complete, under_way) = (complete.filter(meant), under_way.filter(meant));
+        // Lives of the key that were gone before may have readers too.
+        if let Some(tenant) = tenant {
+            read.extend(self.still_read(tenant, key).filter(meant));
+        }
         if complete.or(under_way).is_none() {
             return Err(Failure::ObjectNotFound);
         }
@@ -156,13 +160,15 @@ impl State {
         let Some(body) = self.objects.bodies.at(slot) else {
             return;
         };
-        let swept = body.tenant == tenant
-            && matches!(body.phase, Phase::Complete { .. })
-            && self.objects.is_doomed(body);
-        if swept {
-            if body.leases > 0 {
-                self.barriers.wait_for(barrier, slot);
-            }
+        if body.tenant != tenant || !self.objects.is_doomed(body) {
+            return;
+        }
+        let complete = matches!(body.phase, Phase::Complete { .. });
+        // Also on what was gone before: all that the tenant has put is meant.
+        if body.leases > 0 {
+            self.barriers.wait_for(barrier, slot);
+        }
+        if complete {
             self.retire(now, slot);
         }
     }

@@ -1,6 +1,11 @@
 //! What a master does that makes a mistake on purpose.
 
-use mooncake_master::state::{Answer, Caller, ClientId, Command, Incarnation, Operation};
+use mooncake_master::state::{
+    Answer, Caller, ClientId, Command, Incarnation, Key, Operation, Remove,
+};
+use mooncake_proto::master::{
+    answer::Answer as Reply, operation::Operation as Request, put_start_result,
+};
 
 use super::Master;
 use crate::{Micros, Plant};
@@ -12,6 +17,56 @@ impl Master {
             (Plant::NoQuarantine, Operation::Remove(_)) => self.free_leases(now),
             (Plant::WritersSpared, Operation::Remove(_)) => {
                 self.spare_writers(now, tenant, operation);
+            }
+            (Plant::BarrierAtOnce, Operation::Remove(_)) => {
+                if let Operation::Remove(remove) = operation {
+                    remove.barrier = false;
+                }
+            }
+            (Plant::PutsForgotten, Operation::RemoveAll) => {
+                let readable = self.ledger.readable.clone();
+                let theirs = readable.into_iter().filter(|((of, _), _)| **of == *tenant);
+                let item = |((_, key), incarnation)| (Key(key), Some(incarnation));
+                *operation = Operation::Remove(Remove {
+                    items: theirs.map(item).collect(),
+                    barrier: true,
+                });
+            }
+            _ => {}
+        }
+    }
+
+    /// After one was answered.
+    pub(super) fn mislead_after(
+        &mut self,
+        now: Micros,
+        client: ClientId,
+        tenant: &str,
+        request: &Request,
+        reply: &mut Reply,
+    ) {
+        match (self.plant, request, reply) {
+            (Plant::ReservationIgnored, _, Reply::Exist(answer)) => {
+                for result in answer.results.iter_mut().filter(|result| result.exists) {
+                    result.held_ms = 500;
+                }
+            }
+            (Plant::UpsertSwitchesEarly, Request::PutStart(asked), Reply::PutStart(answer))
+                if asked.upsert =>
+            {
+                let both = asked.items.iter().zip(&answer.results);
+                let granted = both.filter_map(|(item, result)| match &result.result {
+                    Some(put_start_result::Result::Object(object)) => {
+                        let wire = object.incarnation.unwrap_or_default();
+                        let (epoch, sequence) = (wire.epoch, wire.sequence);
+                        Some((Key(item.key.clone()), Incarnation { epoch, sequence }))
+                    }
+                    _ => None,
+                });
+                let operation = Operation::PutEnd(granted.collect());
+                let tenant = tenant.to_owned();
+                let caller = Caller::Unary { client, tenant };
+                self.apply(now, &Command::Perform { caller, operation });
             }
             _ => {}
         }

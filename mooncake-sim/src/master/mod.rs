@@ -1,24 +1,37 @@
 //! The master: its real state machine, behind the same conversions as the service has.
 
+mod deferred;
 mod mistakes;
+mod perform;
+mod watch;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
+use bytes::Bytes;
 use mooncake_master::{
     Time,
     state::{Answer, Caller, ClientId, Command, Counters, DEFAULT_TENANT, Effect, Settings, State},
-    wire::{Terms, operation, refusal, reply},
+    wire::{Terms, operation, reply},
 };
-use mooncake_proto::{
-    master::{
-        self, DescribeRequest, Invalidate, InvalidatedObject, answer::Answer as Reply,
-        operation::Operation as Request,
-    },
-    status::ErrorCode,
+use mooncake_proto::master::{
+    self, DescribeRequest, Invalidate, InvalidatedObject, answer::Answer as Reply,
+    operation::Operation as Request,
 };
-use mooncake_store::core::MasterAnswer;
 
+use self::{
+    deferred::{Kept, Promised},
+    watch::Ledger,
+};
 use crate::{Micros, Plant, name::tenant_name, plan::Party, readers::Readers};
+
+pub(crate) use self::{
+    deferred::{Bar, Settled},
+    perform::Performed,
+};
 
 #[derive(Debug)]
 pub(crate) struct Master {
@@ -32,8 +45,16 @@ pub(crate) struct Master {
     streams: BTreeMap<u64, Stream>,
     /// The first answer to each mutation.
     answers: BTreeMap<(ClientId, u64), Reply>,
+    /// Operations that are answered later.
+    promised: BTreeMap<(ClientId, u64), Promised>,
+    /// Answers that have come, for clients on their streams.
+    settled: Vec<Settled>,
+    kept: Vec<Kept>,
     /// Numbers for operations that are performed again.
     fresh: u64,
+    /// Of those that said hello.
+    tenants: BTreeSet<Arc<str>>,
+    ledger: Ledger,
     readers: Readers,
     /// For readers, on their streams.
     news: Vec<(Party, u64, Invalidate)>,
@@ -44,17 +65,6 @@ struct Stream {
     client: ClientId,
     party: Party,
     tenant: Arc<str>,
-}
-
-/// An operation that was answered.
-pub(crate) struct Performed {
-    pub(crate) request: Request,
-    pub(crate) answer: master::Answer,
-    /// Now, and not before.
-    pub(crate) anew: bool,
-    /// Before it was performed.
-    pub(crate) before: Counters,
-    pub(crate) violation: Option<String>,
 }
 
 impl Master {
@@ -90,6 +100,11 @@ impl Master {
             paused_until: 0,
             streams: BTreeMap::new(),
             answers: BTreeMap::new(),
+            promised: BTreeMap::new(),
+            settled: Vec::new(),
+            kept: Vec::new(),
+            tenants: BTreeSet::new(),
+            ledger: Ledger::default(),
             fresh: 1 << 40,
             readers: Readers::default(),
             news: Vec::new(),
@@ -100,13 +115,24 @@ impl Master {
         Time(now - self.started)
     }
 
-    pub(crate) fn tick(&mut self, now: Micros) {
-        self.apply(now, &Command::Tick);
+    /// As the service does: once more while there is work.
+    fn tick(&mut self, now: Micros) {
+        while let Answer::Ticked { more: true } = self.apply(now, &Command::Tick) {}
     }
 
     fn apply(&mut self, now: Micros, command: &Command) -> Answer {
         let applied = self.state.apply(self.time(now), command);
         self.spread(&applied.effects);
+        for effect in applied.effects {
+            if let Effect::Settled {
+                caller: Caller::Session { client, number },
+                answer,
+                ..
+            } = effect
+            {
+                self.settle(now, (client, number), answer);
+            }
+        }
         applied.answer
     }
 
@@ -196,6 +222,7 @@ impl Master {
             name: hello.name,
         };
         let answer = self.apply(now, &command);
+        self.tenants.insert(tenant.clone());
         let Answer::Hello { resumed } = answer else {
             unreachable!("hello makes sense: {answer:?}")
         };
@@ -225,123 +252,12 @@ impl Master {
         self.apply(now, &command);
     }
 
-    /// Performs an operation of a stream that [`knows`](Self::knows) it.
-    pub(crate) fn perform(
-        &mut self,
-        now: Micros,
-        stream: u64,
-        asked: master::Operation,
-        draw: u64,
-    ) -> Performed {
-        let Stream { client, tenant, .. } = self.streams[&stream].clone();
-        let before = self.counters();
-        let number = asked.number;
-        let request = asked.operation.expect("clients ask for something");
-        let mutates = !matches!(
-            request,
-            Request::Describe(_)
-                | Request::Exist(_)
-                | Request::Lookup(_)
-                | Request::ListObjects(_)
-                | Request::ListSegments(_)
-                | Request::Ping(_)
-                | Request::Release(_)
-        );
-        let mut at_state = number;
-        if self.plant == Plant::NumberIgnored && mutates {
-            self.fresh += 1;
-            at_state = self.fresh;
-        }
-        let reply = match operation(Some(request.clone()), || draw) {
-            Ok(mut operation) => {
-                self.mislead(now, &tenant, &mut operation);
-                let number = at_state;
-                let caller = Caller::Session { client, number };
-                let command = Command::Perform { caller, operation };
-                let answer = self.apply(now, &command);
-                let Command::Perform { operation, .. } = &command else {
-                    unreachable!("it was built above")
-                };
-                reply(&self.terms, operation, answer)
-            }
-            Err(failure) => refusal(failure),
-        };
-        let (mut anew, mut violation) = (true, None);
-        if mutates && !about_session(&reply) {
-            match self.answers.get(&(client, number)) {
-                Some(first) => {
-                    anew = false;
-                    violation = (*first != reply).then(|| {
-                        format!(
-                            "operation {number} of client {client} was answered {first:?}, and when \
-                             it was sent again {reply:?}"
-                        )
-                    });
-                }
-                None => {
-                    self.answers.insert((client, number), reply.clone());
-                }
-            }
-        }
-        if anew {
-            let reader = (client, tenant);
-            violation = violation.or_else(|| self.watch_readers(now, reader, &request, &reply));
-        }
-        let answer = master::Answer {
-            number,
-            answer: Some(reply),
-        };
-        Performed {
-            request,
-            answer,
-            anew,
-            before,
-            violation,
-        }
-    }
-
-    /// Who removes a key must know that all its readers are told, or will be when they are back.
-    fn watch_readers(
-        &mut self,
-        now: Micros,
-        (client, tenant): (ClientId, Arc<str>),
-        request: &Request,
-        reply: &Reply,
-    ) -> Option<String> {
-        match (request, reply) {
-            (Request::Lookup(asked), Reply::Lookup(answer)) => {
-                let until = now + self.state.settings().lease_ttl.as_micros() as Micros;
-                self.readers
-                    .granted((client, tenant), &asked.keys, answer, until);
-            }
-            (Request::Release(asked), _) => self.readers.released(client, &asked.leases),
-            (Request::Remove(asked), Reply::Remove(answer)) => {
-                for (item, result) in asked.items.iter().zip(&answer.results) {
-                    if result.error.is_some() {
-                        continue;
-                    }
-                    let untold = self.readers.untold(now, &tenant, &item.key);
-                    let open = |of: &ClientId| self.streams.values().any(|s| s.client == *of);
-                    if let Some(reader) = untold.into_iter().find(open) {
-                        return Some(format!(
-                            "law 6: {:?} is removed, and client {reader}, which may be reading it, \
-                             is not told",
-                            item.key
-                        ));
-                    }
-                }
-            }
-            _ => {}
-        }
-        None
-    }
-
     /// What a bystander sees.
     pub(crate) fn describe(
         &mut self,
         now: Micros,
         tenant: usize,
-        keys: Vec<bytes::Bytes>,
+        keys: Vec<Bytes>,
     ) -> master::DescribeResponse {
         let request = Request::Describe(DescribeRequest {
             keys,
@@ -378,10 +294,4 @@ impl Master {
         };
         reply(&self.terms, operation, answer)
     }
-}
-
-/// Says nothing about what the operation did.
-fn about_session(reply: &MasterAnswer) -> bool {
-    matches!(reply, Reply::Error(detail)
-        if matches!(detail.code(), ErrorCode::Fenced | ErrorCode::Stale | ErrorCode::Busy))
 }

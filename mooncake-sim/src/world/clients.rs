@@ -15,13 +15,19 @@ use crate::{Micros, client::Running, plan::Party, session::Tag};
 impl World {
     pub(super) fn ask(&mut self, at: usize) {
         let asked = self.plan.asked[at].clone();
-        if self.clients[asked.client].peer.up {
+        let client = &self.clients[asked.client];
+        if client.peer.up && client.leaving.is_none() {
             self.start(asked.client, asked.what, asked.budget, None);
         }
     }
 
     /// `must`: which items are there, in a world that is calm.
     pub(super) fn start(&mut self, at: usize, what: What, budget: Micros, must: Option<Vec<bool>>) {
+        self.begin(at, what, budget, must);
+        self.settle(Party::Client(at));
+    }
+
+    pub(super) fn begin(&mut self, at: usize, what: What, budget: Micros, must: Option<Vec<bool>>) {
         let now = self.now;
         let deadline = now + budget;
         let client = &mut self.clients[at];
@@ -29,9 +35,10 @@ impl World {
             names,
             versions,
             operation,
-        } = what.begin(client.tenant, &mut self.oracle);
+        } = what.clone().begin(client.tenant, &mut self.oracle);
         let op = client.core.start(Time(now), operation, Time(deadline));
         let running = Running {
+            what,
             began: now,
             deadline,
             buffers: vec![Vec::new(); names.len()],
@@ -42,7 +49,6 @@ impl World {
             must,
         };
         client.running.insert(op, running);
-        self.settle(Party::Client(at));
     }
 
     pub(super) fn tell(&mut self, at: usize, event: CoreEvent) {

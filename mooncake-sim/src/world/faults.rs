@@ -6,7 +6,7 @@ use crate::{
     client::Client,
     master::Master,
     node::Node,
-    plan::{FaultKind, Party},
+    plan::{FaultKind, Party, Weather},
 };
 
 impl World {
@@ -19,6 +19,15 @@ impl World {
                 for party in self.streams_of(party) {
                     self.report.cuts += 1;
                     self.break_stream(party);
+                }
+            }
+            FaultKind::Leave => {
+                if let Party::Client(at) = party {
+                    if self.chance(50) {
+                        self.leave(at, until);
+                    } else {
+                        self.clients[at].leaves_writing = Some(until);
+                    }
                 }
             }
             FaultKind::Mute => {
@@ -41,6 +50,14 @@ impl World {
         }
     }
 
+    /// The network becomes a good one, and nobody leaves any more.
+    pub(super) fn calm(&mut self) {
+        self.plan.weather = Weather::default();
+        for client in &mut self.clients {
+            client.leaves_writing = None;
+        }
+    }
+
     /// Whose streams suffer when the party's do.
     fn streams_of(&self, party: Party) -> Vec<Party> {
         match party {
@@ -52,21 +69,11 @@ impl World {
     pub(super) fn crash(&mut self, party: Party, until: Micros) {
         match party {
             Party::Client(at) => {
-                let client = &mut self.clients[at];
-                if !client.peer.up {
+                if !self.clients[at].peer.up {
                     return;
                 }
-                client.peer.up = false;
                 self.report.client_crashes += 1;
-                client.running.clear();
-                let life = client.peer.session.identity;
-                // What the process has handed on may be there in full, and arrive when it pleases.
-                let sent = self.chance(50);
-                for transfer in self.transfers.values_mut() {
-                    if transfer.life == life && !sent {
-                        transfer.sender_ends = self.now + 3 * MS;
-                    }
-                }
+                self.end_process(at);
             }
             Party::Node(at) => {
                 if !self.nodes[at].peer.up {
@@ -94,6 +101,20 @@ impl World {
             self.tell_master(stream);
         }
         self.at(until, Next::Restart(party));
+    }
+
+    pub(super) fn end_process(&mut self, at: usize) {
+        let client = &mut self.clients[at];
+        client.peer.up = false;
+        client.running.clear();
+        let life = client.peer.session.identity;
+        // What the process has handed on may be there in full, and arrive when it pleases.
+        let sent = self.chance(50);
+        for transfer in self.transfers.values_mut() {
+            if transfer.life == life && !sent {
+                transfer.sender_ends = self.now + 3 * MS;
+            }
+        }
     }
 
     pub(super) fn restart(&mut self, party: Party) {

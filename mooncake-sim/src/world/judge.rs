@@ -9,7 +9,9 @@ use mooncake_proto::{
     status::ErrorCode,
 };
 
-use super::{AUDIT, REFILL, SWEEP, What, World};
+use mooncake_store::core::Incarnation;
+
+use super::{AUDIT, REFILL, SWEEP, What, World, operations::How};
 use crate::{
     CELL,
     master::Performed,
@@ -22,7 +24,10 @@ impl World {
     /// What follows from the master's answer, and whether it was true.
     pub(super) fn judge_answer(&mut self, party: Party, performed: &Performed) {
         let tenant = self.tenant(party);
-        match (&performed.request, &performed.answer.answer) {
+        if performed.reply().is_some() {
+            self.judge_bars(tenant, performed);
+        }
+        match (&performed.request, performed.reply()) {
             (Request::Exist(asked), Some(Reply::Exist(answer))) => {
                 let both = asked.keys.iter().zip(&answer.results);
                 let there = both.filter(|(_, result)| result.exists);
@@ -53,6 +58,25 @@ impl World {
                     }
                 }
             }
+            (Request::Goodbye(asked), Some(Reply::Goodbye(_))) if asked.quiet => {
+                let life = self.peer(party).session.identity;
+                if let Some(moving) = self.moving(life) {
+                    self.broken(format!(
+                        "law 4: {party:?} says that it is quiet, and {moving:?}"
+                    ));
+                }
+            }
+            // It is gone already, whenever the answer comes.
+            (Request::Remove(asked), None) => {
+                for item in &asked.items {
+                    self.oracle.buries(Name::of(tenant, &item.key));
+                }
+            }
+            (Request::RemoveAll(_), None | Some(Reply::RemoveAll(_))) => {
+                for key in 0..KEYS {
+                    self.oracle.buries(Name { tenant, key });
+                }
+            }
             (Request::Remove(asked), Some(Reply::Remove(answer))) => {
                 for (item, result) in asked.items.iter().zip(&answer.results) {
                     let error = result.error.as_ref();
@@ -62,6 +86,25 @@ impl World {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// An answer that was promised has come.
+    pub(super) fn judge_settled(&mut self, party: Party, performed: &Performed) {
+        let tenant = self.tenant(party);
+        self.judge_bars(tenant, performed);
+    }
+
+    fn judge_bars(&mut self, tenant: usize, performed: &Performed) {
+        if let Some(Reply::Remove(_) | Reply::RemoveAll(_)) = performed.reply() {
+            for bar in &performed.bars {
+                let last = Incarnation {
+                    epoch: bar.last.epoch,
+                    sequence: bar.last.sequence,
+                };
+                let name = Name::of(tenant, &bar.key);
+                self.oracle.bars(self.now, name, last);
+            }
         }
     }
 
@@ -153,14 +196,18 @@ impl World {
     /// Removes all that is left.
     pub(super) fn sweep(&mut self) {
         for tenant in 0..self.plan.tenants {
-            let what = What::Remove((0..KEYS).collect());
-            self.start(tenant, what, REFILL - SWEEP, None);
+            let all = (0..KEYS).collect();
+            let what = match (self.plan.seed + tenant as u64) % 3 {
+                0 => What::RemoveAll,
+                kind => What::Remove(all, kind == 1),
+            };
+            self.start(tenant, what, REFILL - SWEEP, Some(vec![true; KEYS]));
         }
     }
 
     /// The empty store takes an object as large as its segments.
     pub(super) fn refill(&mut self) {
-        let what = What::Put(vec![(0, self.plan.node_cells)], 1);
+        let what = What::Put(vec![(0, self.plan.node_cells)], How::default());
         self.start(0, what, REFILL - SWEEP, Some(vec![true]));
     }
 
@@ -191,8 +238,11 @@ impl World {
             counters.puts_in_progress,
             counters.quarantined_bytes,
             counters.leases,
+            counters.reservations,
+            counters.reserved_bytes,
+            counters.waiting_removes,
         ];
-        if charged != [objects, bytes, 0, 0, 0] {
+        if charged != [objects, bytes, 0, 0, 0, 0, 0, 0] {
             self.broken(format!(
                 "law 13: {objects} objects of {bytes} bytes are there, and charged are {counters:?}"
             ));

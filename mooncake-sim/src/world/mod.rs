@@ -8,6 +8,8 @@
 //! | [`service`] | the master's end of the streams |
 //! | [`mounting`] | nodes that offer their memory |
 //! | [`operations`] | the kinds of operations: a new one begins here |
+//! | [`outcomes`] | how they ended for their callers |
+//! | [`leaving`] | clients that say goodbye |
 //! | [`clients`] | what cores want done |
 //! | [`transfers`] | reads and writes, frame by frame |
 //! | [`reads`] | where replicas lie, and which reads may fail |
@@ -17,9 +19,11 @@
 mod clients;
 mod faults;
 mod judge;
+mod leaving;
 mod mounting;
 mod network;
 mod operations;
+mod outcomes;
 mod queue;
 mod reads;
 mod service;
@@ -32,12 +36,8 @@ use rand::{SeedableRng, rngs::StdRng};
 
 use self::{queue::Next, reads::Places, transfers::Transfer};
 use crate::{
-    Micros, Plan, Report, Violation,
-    client::Client,
-    master::Master,
-    node::Node,
-    oracle::Oracle,
-    plan::{Party, Weather},
+    Micros, Plan, Report, Violation, client::Client, master::Master, name::Name, node::Node,
+    oracle::Oracle, plan::Party,
 };
 
 pub(crate) use self::{
@@ -89,6 +89,8 @@ pub(crate) struct World {
     next_identity: u64,
     pub(crate) oracle: Oracle,
     places: Places,
+    /// Puts that were told to wait for space: when, and by whom.
+    refused: BTreeMap<(Party, Name), Micros>,
     pub(crate) report: Report,
     pub(crate) violation: Option<Violation>,
 }
@@ -111,6 +113,7 @@ impl World {
             next_identity: 0,
             oracle: Oracle::new(plan.settings.lease_ttl.as_micros() as Micros),
             places: Places::default(),
+            refused: BTreeMap::new(),
             report: Report::default(),
             violation: None,
         };
@@ -188,7 +191,7 @@ impl World {
                     self.settle(party);
                 }
             }
-            Next::Calm => self.plan.weather = Weather::default(),
+            Next::Calm => self.calm(),
             Next::Cell { wire, index } => self.cell(wire, index),
             Next::Data { wire, index, mark } => self.data(wire, index, mark),
             Next::Down {
@@ -203,10 +206,18 @@ impl World {
                 self.judge_the_end();
                 return false;
             }
+            Next::Leave { client, life, back } => {
+                if self.clients[client].peer.session.identity == life {
+                    self.leave(client, back);
+                }
+            }
+            Next::LosePatience { client, life } => self.lose_patience(client, life),
             Next::Lost(stream) => self.master.lost(self.now, stream),
             Next::MasterTick => {
                 if self.master.up {
-                    self.master.tick(self.now);
+                    if let Some(what) = self.master.pass(self.now) {
+                        self.broken(what);
+                    }
                     self.spread_news();
                 }
                 self.at(self.now + TICK, Next::MasterTick);

@@ -1,27 +1,33 @@
-//! The kinds of operations: how each is drawn, what the core is asked, and what its outcome promises.
+//! The kinds of operations: how each is drawn, and what the core is asked.
 //!
 //! A new kind is added here. If the master announces keys in its answer, `judge` must know too.
 
-use mooncake_proto::{Fault, status::ErrorCode};
-use mooncake_store::core::{GetItem, Got, Operation, Outcome, PutItem, PutOptions, RemoveOptions};
+use mooncake_store::core::{GetItem, Operation, PutItem, PutOptions, RemoveOptions};
 use rand::{RngExt, rngs::StdRng};
 
-use super::World;
-use crate::{
-    CELL, Micros,
-    client::Running,
-    name::Name,
-    oracle::{Oracle, Reading},
-};
+use crate::{CELL, Micros, name::Name, oracle::Oracle, plan::KEYS};
 
 /// What a client is asked to do.
 #[derive(Clone, Debug)]
 pub(crate) enum What {
     Exist(Vec<usize>),
     Get(Vec<usize>),
-    /// Keys and cells, and replicas.
-    Put(Vec<(usize, usize)>, u32),
-    Remove(Vec<usize>),
+    /// What exists is read at once.
+    ExistThenGet(Vec<usize>),
+    /// Keys and cells.
+    Put(Vec<(usize, usize)>, How),
+    /// `true`: with a barrier.
+    Remove(Vec<usize>, bool),
+    RemoveAll,
+}
+
+/// How objects are put.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct How {
+    pub(crate) replicas: u32,
+    pub(crate) upsert: bool,
+    /// For space.
+    pub(crate) wait: bool,
 }
 
 /// An operation that the oracle knows of.
@@ -41,11 +47,19 @@ impl What {
                 some.sort_unstable();
                 some.dedup();
                 let sized = some.into_iter().map(|key| (key, rng.random_range(1..=6)));
-                Self::Put(sized.collect(), rng.random_range(1..=2))
+                let sized = sized.collect();
+                let how = How {
+                    replicas: rng.random_range(1..=2),
+                    upsert: rng.random_bool(0.35),
+                    wait: rng.random_bool(0.3),
+                };
+                Self::Put(sized, how)
             }
-            35..75 => Self::Get(some),
-            75..82 => Self::Exist(some),
-            _ => Self::Remove(some),
+            35..72 => Self::Get(some),
+            72..77 => Self::Exist(some),
+            77..82 => Self::ExistThenGet(some),
+            82 => Self::RemoveAll,
+            _ => Self::Remove(some, rng.random_bool(0.35)),
         }
     }
 
@@ -55,7 +69,7 @@ impl What {
         };
         let mut versions = Vec::new();
         let (names, operation) = match self {
-            Self::Exist(keys) => {
+            Self::Exist(keys) | Self::ExistThenGet(keys) => {
                 let names = all(keys);
                 let keys = names.iter().map(|name| name.bytes()).collect();
                 (names, Operation::Exist { keys })
@@ -69,7 +83,7 @@ impl What {
                 let items = names.iter().map(item).collect();
                 (names, Operation::Get { items })
             }
-            Self::Put(sized, replicas) => {
+            Self::Put(sized, how) => {
                 let (keys, cells): (Vec<_>, Vec<_>) = sized.into_iter().unzip();
                 let names = all(keys);
                 let mut items = Vec::new();
@@ -81,17 +95,20 @@ impl What {
                     });
                 }
                 let options = PutOptions {
-                    replicas,
+                    replicas: how.replicas,
+                    upsert: how.upsert,
+                    wait_for_space: how.wait,
                     ..PutOptions::default()
                 };
                 (names, Operation::Put { items, options })
             }
-            Self::Remove(keys) => {
+            Self::Remove(keys, barrier) => {
                 let names = all(keys);
                 let keys = names.iter().map(|name| name.bytes()).collect();
-                let options = RemoveOptions::default();
+                let options = RemoveOptions { barrier };
                 (names, Operation::Remove { keys, options })
             }
+            Self::RemoveAll => (all((0..KEYS).collect()), Operation::RemoveAll),
         };
         Begun {
             names,
@@ -99,110 +116,6 @@ impl What {
             operation,
         }
     }
-}
-
-impl World {
-    /// How an operation of the client ended for its caller.
-    pub(super) fn judge_outcome(
-        &mut self,
-        at: usize,
-        running: &Running,
-        outcome: &Outcome,
-    ) -> Result<(), String> {
-        let (now, asked) = (self.now, running.began);
-        let reader = self.clients[at].peer.session.identity;
-        let names = running.names.iter().copied().enumerate();
-        match outcome {
-            Outcome::Exist(results) => {
-                for (item, result) in results.iter().enumerate() {
-                    let there = |item: usize| running.must.as_ref().map(|must| must[item]);
-                    let said = result.as_ref().ok().map(|existence| existence.exists);
-                    if there(item).is_some_and(|there| said != Some(there)) {
-                        let name = running.names[item];
-                        return Err(format!("law 6: {name} is said to exist: {result:?}"));
-                    }
-                }
-            }
-            Outcome::Get(results) => {
-                for ((item, name), result) in names.zip(results) {
-                    judge_calm(running, item, result)?;
-                    let got = match result {
-                        Ok(got) => got,
-                        Err(fault) => {
-                            self.judge_failed_read(running, item, fault)?;
-                            continue;
-                        }
-                    };
-                    let cells = &running.buffers[item];
-                    if got.length.div_ceil(CELL) != cells.len() as u64 {
-                        return Err(format!("law 5: {got:?} of {name} has {cells:?}"));
-                    }
-                    self.report.gets += 1;
-                    let outlived = self.outlived(running, item, got.incarnation);
-                    self.report.outlived_nodes += usize::from(outlived);
-                    self.report.failovers += usize::from(self.failed_over(running, item));
-                    let reading = Reading {
-                        name,
-                        reader,
-                        asked,
-                        incarnation: got.incarnation,
-                    };
-                    let arrived = running.arrived[item];
-                    let version = self.oracle.read(arrived, &reading, cells)?;
-                    if self.plan.keeper == Some(at) {
-                        self.keep(running, item, version, reading);
-                    }
-                }
-            }
-            Outcome::Put(results) => {
-                for ((item, name), result) in names.zip(results) {
-                    let Ok(incarnation) = result else {
-                        if running.must.is_some() {
-                            return Err(format!(
-                                "law 13: the empty store does not take {name}: {result:?}"
-                            ));
-                        }
-                        continue;
-                    };
-                    self.report.puts += 1;
-                    let version = running.versions[item];
-                    self.oracle.put(now, version, *incarnation)?;
-                }
-            }
-            Outcome::Remove(results) => {
-                for ((_, name), result) in names.zip(results) {
-                    let gone = match result {
-                        Ok(()) => true,
-                        Err(fault) => fault.code == ErrorCode::ObjectNotFound,
-                    };
-                    if gone {
-                        self.report.removes += 1;
-                        self.oracle.removed(now, name, asked);
-                    }
-                }
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-}
-
-/// In a calm world a read of what is there succeeds.
-fn judge_calm(running: &Running, item: usize, result: &Result<Got, Fault>) -> Result<(), String> {
-    let Some(must) = &running.must else {
-        return Ok(());
-    };
-    let as_it_is = match result {
-        Ok(_) => must[item],
-        Err(fault) => !must[item] && fault.code == ErrorCode::ObjectNotFound,
-    };
-    if as_it_is {
-        return Ok(());
-    }
-    let (name, there) = (running.names[item], must[item]);
-    Err(format!(
-        "law 6: though nothing disturbs it, a read of {name} ends with {result:?}; is it there: {there}"
-    ))
 }
 
 /// Bytes of an object of so many cells: the last one is not full.

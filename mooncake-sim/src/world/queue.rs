@@ -49,6 +49,17 @@ pub(super) enum Next {
     /// The client asks the node to let nothing more of a transfer land.
     Fence(u64),
     Judge,
+    /// A client leaves, and starts anew at `back`.
+    Leave {
+        client: usize,
+        life: u64,
+        back: Micros,
+    },
+    /// A client that leaves waits no longer.
+    LosePatience {
+        client: usize,
+        life: u64,
+    },
     /// The master hears that a stream is broken.
     Lost(u64),
     MasterTick,
@@ -85,6 +96,9 @@ impl World {
     pub(super) fn addressee(&self, next: &Next) -> Option<Party> {
         let of = |wire: &u64| self.transfers.get(wire);
         match next {
+            Next::Leave { client, .. } | Next::LosePatience { client, .. } => {
+                Some(Party::Client(*client))
+            }
             Next::Ask(at) => Some(Party::Client(self.plan.asked[*at].client)),
             Next::Broken { party, .. } | Next::Down { party, .. } | Next::Timer { party, .. } => {
                 Some(*party)

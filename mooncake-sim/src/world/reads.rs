@@ -54,6 +54,11 @@ pub(super) struct Places {
 }
 
 impl Places {
+    /// How many replicas of the object were made.
+    pub(super) fn made_of(&self, object: Incarnation) -> usize {
+        self.made.get(&object).copied().unwrap_or_default()
+    }
+
     pub(super) fn made(&mut self, object: &Object) {
         let incarnation = object.incarnation.unwrap_or_default().into();
         self.made.insert(incarnation, object.replicas.len());
@@ -156,6 +161,9 @@ impl World {
         let ends = self.transfers[&wire].deadline;
         if self.now < ends {
             let at = self.rng.random_range(self.now..ends);
+            if let Some(client) = self.clients.get_mut(self.transfers[&wire].client) {
+                client.keeps_until = client.keeps_until.max(at);
+            }
             let again = Next::Again {
                 wire,
                 version,

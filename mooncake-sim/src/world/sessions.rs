@@ -144,6 +144,10 @@ impl World {
                         };
                         self.tell(at, event);
                     }
+                    (Tag::Goodbye, Party::Client(at)) => {
+                        self.gone(at);
+                        return;
+                    }
                     (Tag::Mount, Party::Node(at)) => self.mounted(at, result.map(drop)),
                     _ => {}
                 }
@@ -156,6 +160,9 @@ impl World {
                 continue;
             }
             break;
+        }
+        if let Party::Client(at) = party {
+            self.take_leave(at);
         }
         while let Some(frame) = self.peer(party).session.next_frame() {
             self.send(party, frame);

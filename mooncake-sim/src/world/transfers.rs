@@ -78,11 +78,11 @@ impl World {
         let client = &mut self.clients[at];
         let mut writes = None;
         if let Some(running) = client.running.get_mut(&op) {
+            running.tried[item].push(self.next_wire + 1);
             if write {
                 writes = Some(running.versions[item]);
             } else {
                 running.buffers[item].resize(cells, None);
-                running.tried[item].push(self.next_wire + 1);
             }
         } else {
             self.broken(format!("law 2: {op:?} goes on after its end"));
@@ -113,7 +113,7 @@ impl World {
             refused: false,
             quiet: false,
         };
-        let gap = transfer.gap;
+        let (gap, life) = (transfer.gap, transfer.life);
         self.transfers.insert(wire, transfer);
         let begins = self.now + self.delay() + self.jam();
         self.at(begins, Next::Cell { wire, index: 0 });
@@ -122,6 +122,11 @@ impl World {
             let after = self.rng.random_range(0..=gap * cells as Micros + 2 * MS);
             let result = Err(failed(Retry::Here, false, "the connection broke"));
             self.at(self.now + after, Next::Report { wire, result });
+        }
+        if write && let Some(back) = self.clients[at].leaves_writing.take() {
+            let soon = self.now + self.delay();
+            let client = at;
+            self.at(soon, Next::Leave { client, life, back });
         }
         if write && self.plan.plant == Plant::PublishEarly {
             let result = Ok(location.length);
@@ -219,6 +224,12 @@ impl World {
             let peer = &self.clients[transfer.client].peer;
             peer.up && peer.session.identity == transfer.life
         })
+    }
+
+    /// A transfer of the process of which bytes may still move.
+    pub(super) fn moving(&self, life: u64) -> Option<&Transfer> {
+        let mut transfers = self.transfers.values();
+        transfers.find(|transfer| transfer.life == life && !transfer.quiet && !transfer.closed)
     }
 
     pub(super) fn data(&mut self, wire: u64, index: usize, mark: Option<Mark>) {
