@@ -47,7 +47,7 @@ fn its_unfinished_puts_are_dropped_and_their_memory_waits() {
     store.pass(Duration::from_secs(11), &[1]);
     assert_eq!(store.state.counters().quarantined_bytes, 1024);
     store.start(1, "k", 1000).unwrap();
-    store.pass(Duration::from_secs(49), &[1]);
+    store.pass(Duration::from_secs(50), &[1]);
     assert_eq!(store.state.counters().quarantined_bytes, 1024);
     store.pass(Duration::from_secs(1), &[1]);
     assert_eq!(store.state.counters().quarantined_bytes, 0);

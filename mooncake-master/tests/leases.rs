@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Store, key};
-use mooncake_master::state::{Caller, ClientId, Command, Operation};
+use mooncake_master::state::{Answer, Caller, ClientId, Command, Operation};
 use mooncake_master::state::{Effect, Failure, Settings};
 
 const MIB: u64 = 1 << 20;
@@ -134,7 +134,14 @@ fn law_13_a_look_up_that_is_asked_again_holds_one_lease() {
     store.ask_as(1, 500, lookup());
     assert_eq!(
         store.state.counters().leases,
+        3,
+        "on one stream no answer is lost, so each may be read under"
+    );
+    assert_eq!(store.hello(1), Answer::Hello { resumed: true });
+    store.ask_as(1, 500, lookup());
+    assert_eq!(
+        store.state.counters().leases,
         2,
-        "the answer to the first was lost, and its lease with it"
+        "the answers that were on the older stream are lost, and their leases with them"
     );
 }

@@ -109,7 +109,7 @@ fn a_late_writer_is_taken_over_and_its_memory_waits_until_nothing_of_it_can_land
     assert_eq!(store.end(1, "k", late.incarnation), Err(Failure::Revoked));
     store.end(2, "k", taken.incarnation).unwrap();
     assert_eq!(store.state.counters().quarantined_bytes, 1024);
-    store.pass(Duration::from_millis(30_999), &[1, 2]);
+    store.pass(Duration::from_millis(31_999), &[1, 2]);
     assert_eq!(store.state.counters().quarantined_bytes, 1024);
     store.pass(Duration::from_millis(1), &[1, 2]);
     assert_eq!(store.state.counters().quarantined_bytes, 0);
@@ -119,7 +119,7 @@ fn a_late_writer_is_taken_over_and_its_memory_waits_until_nothing_of_it_can_land
 fn a_put_that_nobody_ends_comes_back_by_itself() {
     let mut store = Store::of(MIB, Settings::default());
     let object = store.start(1, "k", 1000).unwrap();
-    store.pass(Duration::from_secs(60), &[1]);
+    store.pass(Duration::from_secs(61), &[1]);
     assert_eq!(store.state.counters().puts_in_progress, 1);
     store.pass(Duration::from_secs(1), &[1]);
     let counters = store.state.counters();

@@ -154,7 +154,15 @@ async fn law_03_nothing_is_applied_for_a_stream_that_was_replaced() {
         // Frames that are on their way while the client comes back.
         older.send(vec![(2 + number, start(number))]).await;
         newer = Session::open(&mut client, 1).await;
-        older.send(vec![(1_000 + number, start(number))]).await;
+        let frame = ClientFrame {
+            operations: vec![Operation {
+                number: 1_000 + number,
+                operation: Some(start(number)),
+            }],
+            ..ClientFrame::default()
+        };
+        // It may have ended already.
+        let _ = older.frames.send(frame).await;
     }
     let describe = Request::Describe(DescribeRequest {
         keys: (0..100).map(key).collect(),

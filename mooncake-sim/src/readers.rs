@@ -17,12 +17,16 @@ struct Cover {
 
 /// Leases that were neither released nor are over, and what they still cover.
 #[derive(Debug, Default)]
-pub(crate) struct Readers(BTreeMap<(ClientId, u64), Cover>);
+pub(crate) struct Readers {
+    covers: BTreeMap<(ClientId, u64), Cover>,
+    /// The stream and the lease of each look-up, by its number.
+    by_number: BTreeMap<(ClientId, u64), (u64, u64)>,
+}
 
 impl Readers {
     pub(crate) fn granted(
         &mut self,
-        (client, tenant): (ClientId, Arc<str>),
+        (client, stream, number, tenant): (ClientId, u64, u64, Arc<str>),
         keys: &[Bytes],
         answer: &LookupResponse,
         until: Micros,
@@ -39,6 +43,13 @@ impl Readers {
                 }
                 _ => None,
             };
+        // Of a look-up that is asked again the first answer was lost.
+        let now = (stream, answer.lease);
+        if let Some((before, lost)) = self.by_number.insert((client, number), now)
+            && before != stream
+        {
+            self.covers.remove(&(client, lost));
+        }
         let objects: Vec<_> = keys.iter().zip(&answer.results).filter_map(found).collect();
         if !objects.is_empty() {
             let cover = Cover {
@@ -46,34 +57,41 @@ impl Readers {
                 objects,
                 until,
             };
-            self.0.insert((client, answer.lease), cover);
+            self.covers.insert((client, answer.lease), cover);
         }
     }
 
     pub(crate) fn released(&mut self, client: ClientId, leases: &[u64]) {
         for lease in leases {
-            self.0.remove(&(client, *lease));
+            self.covers.remove(&(client, *lease));
         }
     }
 
     /// The client gives all back.
     pub(crate) fn left(&mut self, client: ClientId) {
-        self.0.retain(|(of, _), _| *of != client);
+        self.covers.retain(|(of, _), _| *of != client);
     }
 
     /// Leases that are not over.
     pub(crate) fn leases(&self, now: Micros) -> u64 {
-        self.0.values().filter(|cover| now < cover.until).count() as u64
+        self.covers
+            .values()
+            .filter(|cover| now < cover.until)
+            .count() as u64
     }
 
     /// All leases, which hold no longer.
     pub(crate) fn take(&mut self) -> Vec<(ClientId, u64)> {
-        std::mem::take(&mut self.0).into_keys().collect()
+        std::mem::take(&mut self.covers).into_keys().collect()
     }
 
     /// Readers are told that this life of the key and all before are gone.
     pub(crate) fn told(&mut self, tenant: &str, key: &Key, gone: Incarnation) {
-        for cover in self.0.values_mut().filter(|cover| &*cover.tenant == tenant) {
+        for cover in self
+            .covers
+            .values_mut()
+            .filter(|cover| &*cover.tenant == tenant)
+        {
             cover
                 .objects
                 .retain(|(covered, incarnation)| *covered != key.0 || *incarnation > gone);
@@ -82,11 +100,11 @@ impl Readers {
 
     /// Who may read the removed key at this moment and was not told.
     pub(crate) fn untold(&mut self, now: Micros, tenant: &str, key: &Bytes) -> Vec<ClientId> {
-        self.0.retain(|_, cover| now < cover.until);
+        self.covers.retain(|_, cover| now < cover.until);
         let covers = |cover: &Cover| {
             &*cover.tenant == tenant && cover.objects.iter().any(|(of, _)| of == key)
         };
-        let readers = self.0.iter().filter(|(_, cover)| covers(cover));
+        let readers = self.covers.iter().filter(|(_, cover)| covers(cover));
         readers.map(|((client, _), _)| *client).collect()
     }
 }

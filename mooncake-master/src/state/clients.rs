@@ -22,6 +22,8 @@ pub(crate) struct Client {
     /// Something came after hello was answered, so the client knows that this is a new life of its
     /// state.
     pub(crate) heard: bool,
+    /// How often it has said hello.
+    pub(crate) hellos: u32,
     /// The greatest number of its operations so far.
     pub(crate) latest: u64,
     answers: Answers,
@@ -35,6 +37,7 @@ impl Client {
             last_seen: now,
             suspect: false,
             heard: tenant.is_none(),
+            hellos: u32::from(tenant.is_some()),
             latest: 0,
             answers: Answers::default(),
         }

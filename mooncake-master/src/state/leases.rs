@@ -12,12 +12,20 @@ use crate::{
 /// Slots of bodies; each counts its leases, so that it outlives them.
 pub(crate) type Covered = SmallVec<[u32; 4]>;
 
+/// The operation that asked for a lease.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Asked {
+    /// 0: it had none.
+    pub(crate) number: u64,
+    /// How often the client had said hello by then.
+    pub(crate) hellos: u32,
+}
+
 #[derive(Debug)]
 struct Lease {
     covered: Covered,
     holder: ClientId,
-    /// Of the operation that asked for it; 0: it had none.
-    number: u64,
+    asked: Asked,
     until: Time,
     links: Links,
 }
@@ -56,14 +64,14 @@ impl Leases {
     /// The lease's number, never 0.
     pub(crate) fn grant(
         &mut self,
-        (holder, number): (ClientId, u64),
+        (holder, asked): (ClientId, Asked),
         covered: Covered,
         until: Time,
     ) -> u64 {
         let at = self.all.insert(Lease {
             covered,
             holder,
-            number,
+            asked,
             until,
             links: Links::LOOSE,
         });
@@ -85,9 +93,12 @@ impl Leases {
         self.end_all(|lease| lease.holder == holder)
     }
 
-    /// Ends the lease that this operation was granted when it was performed before.
-    pub(crate) fn release_lost(&mut self, holder: ClientId, number: u64) -> Vec<Covered> {
-        self.end_all(|lease| lease.holder == holder && lease.number == number)
+    /// Ends the lease that the same operation was granted before the client said hello again.
+    pub(crate) fn release_lost(&mut self, holder: ClientId, asked: Asked) -> Vec<Covered> {
+        self.end_all(|lease| {
+            let same = lease.holder == holder && lease.asked.number == asked.number;
+            same && lease.asked.hellos < asked.hellos
+        })
     }
 
     fn end_all(&mut self, ends: impl Fn(&Lease) -> bool) -> Vec<Covered> {
@@ -123,8 +134,8 @@ mod tests {
         let (holder, until) = (ClientId::NOBODY, Time(9));
         let mut old = Leases::new(1_000_000);
         let mut new = Leases::new(1_000_001);
-        let stale = old.grant((holder, 1), Covered::new(), until);
-        let fresh = new.grant((holder, 1), Covered::new(), until);
+        let stale = old.grant((holder, Asked::default()), Covered::new(), until);
+        let fresh = new.grant((holder, Asked::default()), Covered::new(), until);
         assert!(stale != 0 && fresh != 0);
         assert_eq!(new.release(holder, stale), None);
         assert!(new.release(holder, fresh).is_some());

@@ -35,6 +35,7 @@ impl State {
             }
             Some(client) => {
                 client.tenant = Some(tenant);
+                client.hellos += 1;
                 name.clone_into(&mut client.name);
                 let heard = client.heard;
                 self.seen(now, id);

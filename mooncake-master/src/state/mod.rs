@@ -55,8 +55,16 @@ pub use settings::Settings;
 
 pub(crate) use self::reservations::MAX_RESERVATION;
 use self::{
-    barriers::Barriers, clients::Clients, leases::Leases, list::Listing, objects::Objects,
-    recency::Use, remove::Sweep, segments::Segments, tenants::TenantId, tenants::Tenants,
+    barriers::Barriers,
+    clients::Clients,
+    leases::{Asked, Leases},
+    list::Listing,
+    objects::Objects,
+    recency::Use,
+    remove::Sweep,
+    segments::Segments,
+    tenants::TenantId,
+    tenants::Tenants,
 };
 use crate::{Time, evict::Drain, slab::Ref};
 
@@ -284,7 +292,11 @@ impl State {
                     if repeated && matches!(operation, Operation::Lookup(_)) {
                         // The first answer was lost with its stream, and nobody reads under its
                         // lease.
-                        for covered in self.leases.release_lost(*id, *number) {
+                        let asked = Asked {
+                            number: *number,
+                            hellos: client.hellos,
+                        };
+                        for covered in self.leases.release_lost(*id, asked) {
                             self.uncover(now, &covered);
                         }
                     }

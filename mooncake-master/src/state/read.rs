@@ -2,7 +2,11 @@
 
 use super::{
     Answer, Caller, ClientId, Description, Existence, Failure, Key, Located, Object, Replica,
-    State, check_key, leases::Covered, objects::Phase, segments::Table, tenants::TenantId,
+    State, check_key,
+    leases::{Asked, Covered},
+    objects::Phase,
+    segments::Table,
+    tenants::TenantId,
 };
 use crate::{Time, evict::share};
 
@@ -15,9 +19,16 @@ impl State {
         tenant: Option<TenantId>,
         keys: &[Key],
     ) -> Answer {
-        let number = match caller {
-            Caller::Session { number, .. } => *number,
-            Caller::Unary { .. } => 0,
+        let asked = match caller {
+            Caller::Session { client, number } => Asked {
+                number: *number,
+                hellos: self
+                    .clients
+                    .all
+                    .get(client)
+                    .map_or(0, |client| client.hellos),
+            },
+            Caller::Unary { .. } => Asked::default(),
         };
         let mut table = Table::default();
         let mut covered = Covered::new();
@@ -32,7 +43,7 @@ impl State {
             0
         } else {
             let until = now + self.settings.lease_ttl;
-            self.leases.grant((reader, number), covered, until)
+            self.leases.grant((reader, asked), covered, until)
         };
         let found = Located {
             results,

@@ -104,7 +104,7 @@ impl Master {
             mut violation,
         } = self.first_answer((client, number), known, reply.as_ref());
         if anew {
-            let reader = (client, tenant.clone());
+            let reader = (client, stream, number, tenant.clone());
             violation = violation
                 .or_else(|| self.watch_readers(now, reader, &request, reply.as_ref()))
                 .or_else(|| {
@@ -200,7 +200,7 @@ impl Master {
     fn watch_readers(
         &mut self,
         now: Micros,
-        (client, tenant): (ClientId, Arc<str>),
+        (client, stream, number, tenant): (ClientId, u64, u64, Arc<str>),
         request: &Request,
         reply: Option<&Reply>,
     ) -> Option<String> {
@@ -208,7 +208,7 @@ impl Master {
             (Request::Lookup(asked), Some(Reply::Lookup(answer))) => {
                 let until = now + self.state.settings().lease_ttl.as_micros() as Micros;
                 self.readers
-                    .granted((client, tenant), &asked.keys, answer, until);
+                    .granted((client, stream, number, tenant), &asked.keys, answer, until);
                 return None;
             }
             (Request::Release(asked), Some(Reply::Release(_))) => {

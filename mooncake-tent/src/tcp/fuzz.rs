@@ -201,12 +201,26 @@ pub fn receive(pieces: &[&[u8]]) -> Heard {
     drop(theirs);
     let quiet = |task: &TaskRef| tasks.is_quiescent(*task);
     Heard {
-        outcomes: refs.iter().map(|task| tasks.outcome(*task)).collect(),
+        outcomes: refs
+            .iter()
+            .map(|task| tasks.outcome(*task).map(timeless))
+            .collect(),
         loud: refs.iter().map(|task| !quiet(task)).collect(),
         memory: contents(&local),
         leases: local.leases(),
         end: reason.to_string(),
     }
+}
+
+/// How long it took is different each time.
+fn timeless(mut outcome: Outcome) -> Outcome {
+    if let Outcome::Failed(error) | Outcome::Cancelled(error) | Outcome::TimedOut(error) =
+        &mut outcome
+        && let Some(progress) = &mut error.progress
+    {
+        progress.after = Duration::ZERO;
+    }
+    outcome
 }
 
 fn awaiting(
