@@ -404,7 +404,8 @@ impl SubBatch for TcpSubBatch {
 /// Lanes whose receiving end the calling thread has.
 type Driven<'a> = SmallVec<[(&'a SharedLane, MutexGuard<'a, Receiver>); 2]>;
 
-/// Looks, then sleeps, until something moved or the budget is over.
+/// Looks, and if nothing moves sleeps once. `true`: the caller looks whether what it waits for has
+/// ended, by our hand or another's, and comes back.
 fn drive(peers: &Peers, driven: &mut Driven<'_>, budget: Duration) -> bool {
     let start = Instant::now();
     // One lane's experience serves for all of them.
@@ -414,23 +415,20 @@ fn drive(peers: &Peers, driven: &mut Driven<'_>, budget: Duration) -> bool {
     if moved.is_some() {
         return true;
     }
-    loop {
-        let left = budget.saturating_sub(start.elapsed());
-        if left.is_zero() {
-            return true;
-        }
-        sleep(driven, left);
-        if move_once(peers, driven) {
-            return true;
-        }
+    let left = budget.saturating_sub(start.elapsed());
+    if left.is_zero() {
+        return true;
+    }
+    sleep(driven, left);
+    if !move_once(peers, driven) {
         let now = Instant::now();
         for (lane, receiver) in driven.iter_mut() {
             if lane.end_overdue(now) || receiver.is_overdue(|| now) {
                 peers.retire(lane, receiver, &overdue());
-                return true;
             }
         }
     }
+    true
 }
 
 fn move_once(peers: &Peers, driven: &mut Driven<'_>) -> bool {
