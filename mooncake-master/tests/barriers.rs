@@ -222,3 +222,25 @@ fn law_13_a_client_that_takes_leave_leaves_nothing() {
         assert_eq!((counters.leases, counters.quarantined_bytes), (0, 0));
     }
 }
+
+#[test]
+fn law_06_a_barrier_also_waits_for_what_a_removal_of_all_has_not_come_to() {
+    let mut store = Store::of(64 * MIB, Settings::default());
+    store.hello(2);
+    for n in 0..10_000 {
+        store.put(1, &n.to_string(), 1);
+    }
+    let (lease, _) = store.lookup(1, &["9999"]);
+    let all = perform(&mut store, 1, Operation::RemoveAll);
+    assert!(matches!(all.answer, Answer::Later { .. }));
+    let one = perform(&mut store, 2, barrier(&["9999"]));
+    assert!(matches!(one.answer, Answer::Later { .. }), "{one:?}");
+    while let Answer::Ticked { more: true } = store.apply(Command::Tick).answer {}
+    let mut answers = settled(&release(&mut store, lease));
+    answers.sort_by_key(|answer| matches!(answer, Answer::Keys(_)));
+    let expected = [
+        Answer::Removed { objects: 10_000 },
+        Answer::Keys(vec![Err(Failure::ObjectNotFound)]),
+    ];
+    assert_eq!(answers, expected);
+}

@@ -1,5 +1,4 @@
 //! A master, two nodes and a client over real sockets: what was put is what is read.
-#![expect(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
 mod common;
 

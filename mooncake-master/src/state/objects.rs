@@ -162,6 +162,19 @@ impl Objects {
         Some(entry.slot)
     }
 
+    /// A body that the key stood for until all of the tenant was removed.
+    pub(crate) fn find_doomed(&self, tenant: TenantId, key: &[u8]) -> Option<u32> {
+        let hash = self.hash(tenant, key);
+        let same = |entry: &Entry| {
+            entry.hash == hash && {
+                let body = &self.bodies[entry.slot];
+                body.tenant == tenant && *body.key == *key && self.is_doomed(body)
+            }
+        };
+        let entry = self.index.find(Entry::spread(hash), same)?;
+        Some(entry.slot)
+    }
+
     /// The put under way that will replace this complete body.
     pub(crate) fn successor(&self, slot: u32) -> Option<u32> {
         if self.beside.is_empty() {

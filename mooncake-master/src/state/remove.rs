@@ -56,6 +56,9 @@ impl State {
         read: &mut Vec<u32>,
     ) -> Result<(), Failure> {
         let key = check_key(key)?;
+        if let Some(tenant) = tenant {
+            self.sweep_key(now, tenant, key);
+        }
         let (complete, under_way) =
             tenant.map_or((None, None), |tenant| self.stands_for(tenant, key));
         let meant = |slot: &u32| {
@@ -154,6 +157,16 @@ impl State {
             }
         }
         !self.sweeps.is_empty()
+    }
+
+    /// Takes out a life of the key that a sweep has not come to yet.
+    fn sweep_key(&mut self, now: Time, tenant: TenantId, key: &[u8]) {
+        let sweep = self.sweeps.iter().find(|sweep| sweep.tenant == tenant);
+        if let Some(barrier) = sweep.map(|sweep| sweep.barrier)
+            && let Some(slot) = self.objects.find_doomed(tenant, key)
+        {
+            self.sweep_one(now, tenant, slot, barrier);
+        }
     }
 
     fn sweep_one(&mut self, now: Time, tenant: TenantId, slot: u32, barrier: u64) {

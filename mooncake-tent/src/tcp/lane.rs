@@ -737,7 +737,7 @@ mod loom_models {
             let peer = PeerId::from_u64(1).unwrap();
             let lane = Arc::new(Lane::new(1, peer, tasks, 1, Duration::ZERO));
             let (ours, mut theirs) = UnixStream::pair().unwrap();
-            lane.connected(OwnedFd::from(ours).into());
+            lane.connected(OwnedFd::from(ours).into(), LaneClock::start());
             for _ in 0..2 {
                 assert!(lane.post(post()).is_ok());
             }
