@@ -128,14 +128,16 @@ async fn law_13_writes_to_a_target_that_died_are_quarantined_until_another_has_i
     let kept = engine.gauges();
     assert_eq!((kept.open_batches, kept.registrations), (0, 0));
     assert_eq!(kept.quarantined_bytes, gauges.quarantined_bytes);
-    assert!(kept.leases > 0 && kept.leases == held.leases(), "{kept:?}");
-    assert_eq!(kept.withdrawn_bytes, LEN as u64);
+    // Their own memory is free: nothing is read from it since the socket is shut.
+    assert_eq!(
+        (kept.leases, held.leases(), kept.withdrawn_bytes),
+        (0, 0, 0)
+    );
 
     let mut config = one_lane();
     config.listen = Some(place);
     let _another = engine_with(config).await;
     idle(&engine).await;
-    assert_eq!(held.leases(), 0);
     engine.shutdown(BUDGET).await.unwrap();
     assert_eq!(engine.gauges(), nothing(&engine));
 }
