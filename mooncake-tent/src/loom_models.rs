@@ -20,13 +20,21 @@ use smallvec::{SmallVec, smallvec};
 use crate::{
     engine::Batch,
     error::{Applied, Reason, Stage, TransferError},
-    identity::{Generation, Incarnation, RegistrationId},
+    identity::{Generation, Incarnation, PeerId, RegistrationId},
     memory::{LocalBuffer, LocalSlice, Memory, Permission},
     transport::{BatchState, Op, Outcome, Peer, TaskRef, TaskSlab, TaskSpec, Tasks},
 };
 
 const LENGTH: u64 = 10;
 const COMPLETED: Outcome = Outcome::Completed { bytes: LENGTH };
+
+fn peer() -> PeerId {
+    PeerId::from_u64(1).unwrap()
+}
+
+fn cancelled() -> Outcome {
+    Outcome::cancelled(Stage::Move, peer())
+}
 
 /// Bytes that a link moves and a caller uses. Two accesses that no order separates end the model.
 #[derive(Default)]
@@ -98,7 +106,7 @@ fn buffer() -> Arc<LocalBuffer> {
 fn law_02_of_completion_and_cancel_one_becomes_the_outcome() {
     model(|| {
         let (tasks, batch, task) = one_task();
-        let ends = [COMPLETED, Outcome::Cancelled].map(|end| {
+        let ends = [COMPLETED, cancelled()].map(|end| {
             let tasks = Arc::clone(&tasks);
             thread::spawn(move || tasks.finish(task, end, true))
         });
@@ -121,7 +129,7 @@ fn a_reference_that_is_stale_does_not_reach_the_next_task_of_its_cell() {
             let tasks = Arc::clone(&tasks);
             thread::spawn(move || {
                 tasks.split(old, 5);
-                tasks.finish(old, Outcome::Cancelled, true);
+                tasks.finish(old, cancelled(), true);
                 tasks.settle(old);
                 tasks.release(old);
             })
@@ -144,7 +152,7 @@ fn a_cell_is_freed_once_whether_its_batch_or_its_bytes_end_first() {
         let link = {
             let tasks = Arc::clone(&tasks);
             thread::spawn(move || {
-                tasks.finish(task, Outcome::Cancelled, false);
+                tasks.finish(task, cancelled(), false);
                 tasks.settle(task);
             })
         };
@@ -242,11 +250,11 @@ fn who_waits_for_quiet_is_woken_after_the_end_and_then_once_more() {
         let task = add(&tasks, &Arc::clone(batch.state()));
         batch.refs_mut().push(task);
         thread::spawn(move || {
-            tasks.finish(task, Outcome::TimedOut, false);
+            tasks.finish(task, Outcome::timed_out(Stage::Move, peer()), false);
             tasks.settle(task);
         });
         wait(batch.terminal());
-        assert_eq!(batch.outcome(0), Some(Outcome::TimedOut));
+        assert!(batch.outcome(0).is_some_and(|end| end.is_timed_out()));
         wait(batch.quiescent());
         assert!(batch.is_task_quiescent(0));
     });
