@@ -19,8 +19,16 @@ struct Cover {
 #[derive(Debug, Default)]
 pub(crate) struct Readers {
     covers: BTreeMap<(ClientId, u64), Cover>,
-    /// The stream and the lease of each look-up, by its number.
-    by_number: BTreeMap<(ClientId, u64), (u64, u64)>,
+    by_number: BTreeMap<(ClientId, u64), Asked>,
+}
+
+/// A look-up, by its number.
+#[derive(Debug, Default)]
+struct Asked {
+    /// On which it was asked last.
+    stream: u64,
+    /// That it was granted there: the network may say it twice.
+    leases: Vec<u64>,
 }
 
 impl Readers {
@@ -44,12 +52,14 @@ impl Readers {
                 _ => None,
             };
         // Of a look-up that is asked again the first answer was lost.
-        let now = (stream, answer.lease);
-        if let Some((before, lost)) = self.by_number.insert((client, number), now)
-            && before != stream
-        {
-            self.covers.remove(&(client, lost));
+        let asked = self.by_number.entry((client, number)).or_default();
+        if asked.stream != stream {
+            for lost in std::mem::take(&mut asked.leases) {
+                self.covers.remove(&(client, lost));
+            }
+            asked.stream = stream;
         }
+        asked.leases.push(answer.lease);
         let objects: Vec<_> = keys.iter().zip(&answer.results).filter_map(found).collect();
         if !objects.is_empty() {
             let cover = Cover {
