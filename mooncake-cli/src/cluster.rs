@@ -25,6 +25,8 @@ pub struct ClusterShape {
     pub high_watermark: f64,
     /// When it stops.
     pub low_watermark: f64,
+    /// Whether an object stays for a moment that `exist` has found.
+    pub reserves: bool,
 }
 
 /// A running cluster. Its processes end with it, and with the process that started it.
@@ -67,6 +69,9 @@ impl Cluster {
             "--admin-listen=127.0.0.1:0",
         ];
         arguments.extend(watermarks.iter().map(String::as_str));
+        if !shape.reserves {
+            arguments.push("--reserved-share=0");
+        }
         let mut master = Process::server("the master", &arguments)?;
         let ready: Ready<ReadyMaster> = master.ready(READY_BUDGET).await?;
         let address = ready.ready.address;

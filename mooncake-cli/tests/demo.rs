@@ -271,8 +271,7 @@ fn a_production_trace_gives_the_published_hits() {
         "1.0",
     ];
     let ratio = run(&exact)["hit_ratio_blocks"].as_f64().unwrap();
-    // On a quiet machine it is 0.2116 each time; on a busy one some puts end after later reads.
-    assert!(ratio >= 0.209, "{ratio}");
+    assert!(ratio >= 0.211, "{ratio}");
     let ratio = run(&["--capacity-blocks", "10000"])["hit_ratio_blocks"]
         .as_f64()
         .unwrap();

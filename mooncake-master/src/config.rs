@@ -44,7 +44,7 @@ pub struct MasterConfig {
     pub default_kv_lease_ttl: u64,
     /// Milliseconds for which an object stays that `exist` has found; 0: it may go at once.
     pub exist_reservation_ms: u64,
-    /// At most this share of the capacity is reserved so at once.
+    /// At most this share of the capacity is reserved so at once; 0: nothing is.
     pub reserved_share: f64,
     /// How often clients are asked to ping.
     pub ping_interval_ms: u64,

@@ -128,6 +128,9 @@ fn shape(args: &ReplayArgs, requests: &[Request]) -> ClusterShape {
         segment_bytes: per_node.saturating_mul(block_bytes),
         high_watermark: high,
         low_watermark: low,
+        // Without pauses minutes of the trace pass in a moment of ours: what is kept for one would
+        // be kept beyond all bounds, and the more of it the faster the machine.
+        reserves: args.speed.is_some(),
     }
 }
 

@@ -89,6 +89,7 @@ async fn show(args: &DemoArgs, context: &Context, plan: Plan) -> Result<Summary,
         segment_bytes: args.segment_size.bytes(),
         high_watermark: 0.90,
         low_watermark: 0.85,
+        reserves: true,
     })
     .await?;
     let run = format!("demo-{:08x}", rand::random::<u32>());

@@ -21,9 +21,9 @@ settings! {
         suspect_after: Duration = "3s",
         /// How long a read may rely on the locations that it was given.
         default_kv_lease_ttl: Duration = "10s",
-        /// How long an object stays that `exist` has found; 0s: it may be evicted at once.
+        /// How long an object stays that `exist` has found.
         exist_reservation: Duration = "500ms",
-        /// At most this share of the capacity is kept so at once.
+        /// At most this share of the capacity is kept so at once; 0: nothing is.
         reserved_share: Ratio = "0.10",
         /// How long a put may take from its start to its end.
         put_deadline: Duration = "30s",
