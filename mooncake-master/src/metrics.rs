@@ -152,9 +152,9 @@ impl Collector for StateNumbers {
             ),
             ("reserved_bytes", "Of these", now.reserved_bytes),
             (
-                "waiting_removes",
-                "Removes that wait for readers",
-                now.waiting_removes,
+                "promised_answers",
+                "Answers that were promised and have not come yet",
+                now.promised_answers,
             ),
             ("clients", "Clients that are alive", now.clients),
             (

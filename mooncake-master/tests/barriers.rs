@@ -62,14 +62,14 @@ fn law_06_a_barrier_waits_for_every_reader_and_no_longer() {
     let asked = perform(&mut store, 1, barrier(&["a", "b", "absent"]));
     assert!(matches!(asked.answer, Answer::Later { .. }), "{asked:?}");
     assert!(!store.exists(2, "a"), "it is gone at once");
-    assert_eq!(store.state.counters().waiting_removes, 1);
+    assert_eq!(store.state.counters().promised_answers, 1);
     assert_eq!(settled(&release(&mut store, both)), []);
     let answer = Answer::Keys(vec![Ok(()), Ok(()), Err(Failure::ObjectNotFound)]);
     assert_eq!(
         settled(&release(&mut store, one)),
         std::slice::from_ref(&answer)
     );
-    assert_eq!(store.state.counters().waiting_removes, 0);
+    assert_eq!(store.state.counters().promised_answers, 0);
     let again = perform(&mut store, 1, barrier(&["a", "b", "absent"]));
     assert_eq!(again.answer, answer, "a client that lost it asks again");
 }
@@ -155,7 +155,7 @@ fn all_of_a_tenant_goes_at_once_and_nothing_that_comes_later() {
     assert_eq!(settled(&release(&mut store, lease)), [all]);
     let counters = store.state.counters();
     assert_eq!(
-        (counters.quarantined_bytes, counters.waiting_removes),
+        (counters.quarantined_bytes, counters.promised_answers),
         (0, 0)
     );
 }
@@ -243,4 +243,34 @@ fn law_06_a_barrier_also_waits_for_what_a_removal_of_all_has_not_come_to() {
         Answer::Keys(vec![Err(Failure::ObjectNotFound)]),
     ];
     assert_eq!(answers, expected);
+}
+
+#[test]
+fn law_11_too_many_promises_are_refused_and_nothing_is_removed() {
+    let mut store = store();
+    store.put(1, "read", 1);
+    store.put(1, "kept", 1);
+    let (lease, _) = store.lookup(1, &["read"]);
+    let mut number = 0;
+    let refused = loop {
+        number += 1;
+        let caller = Caller::Unary {
+            client: ClientId(2),
+            tenant: String::new(),
+        };
+        let operation = barrier(&["read"]);
+        match store.apply(Command::Perform { caller, operation }).answer {
+            Answer::Later { .. } => assert!(number <= 100_000, "there is an end"),
+            answer => break answer,
+        }
+    };
+    let full = Answer::Refused(Failure::PromisesPileUp { held: number - 1 });
+    assert_eq!(refused, full);
+    assert_eq!(perform(&mut store, 1, barrier(&["kept"])).answer, full);
+    assert_eq!(perform(&mut store, 2, Operation::RemoveAll).answer, full);
+    assert!(store.exists(1, "kept"), "what is refused is not done");
+    assert_eq!(store.remove(1, "kept"), Ok(()), "others need no promise");
+    let answers = settled(&release(&mut store, lease));
+    assert_eq!(answers.len() as u64, number - 1);
+    assert_eq!(store.state.counters().promised_answers, 0);
 }

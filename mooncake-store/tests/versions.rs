@@ -187,7 +187,7 @@ async fn law_13_clients_and_nodes_that_end_leave_nothing_at_the_master() {
         "leases",
         "reservations",
         "reserved_bytes",
-        "waiting_removes",
+        "promised_answers",
     ] {
         assert_eq!(gauge(name), 0, "{name}");
     }

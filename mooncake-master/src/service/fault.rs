@@ -14,7 +14,9 @@ const WRITER_RETRY: Duration = Duration::from_millis(100);
 /// What failed, and what a retry needs. Decided here only.
 pub(crate) fn fault(failure: Failure) -> Fault {
     let (code, retry) = match failure {
-        Failure::AnswersPileUp { .. } => (ErrorCode::Busy, Retry::Later(SPACE_RETRY)),
+        Failure::AnswersPileUp { .. } | Failure::PromisesPileUp { .. } => {
+            (ErrorCode::Busy, Retry::Later(SPACE_RETRY))
+        }
         Failure::Fenced => (ErrorCode::Fenced, Retry::AfterRefresh),
         Failure::IllegalClient { .. } => (ErrorCode::IllegalClient, Retry::Never),
         Failure::InvalidKey { .. } => (ErrorCode::InvalidKey, Retry::Never),

@@ -262,6 +262,9 @@ pub enum Failure {
     /// The client said that it has this answer.
     #[error("operation {number} was acknowledged and is forgotten")]
     OperationForgotten { number: u64 },
+    /// Too many answers are to come later.
+    #[error("{held} answers are promised and have not come yet")]
+    PromisesPileUp { held: u64 },
     /// Another put of the key is under way.
     #[error("the key is being written, by a put that may take another {left:?}")]
     PutInProgress { left: Duration },

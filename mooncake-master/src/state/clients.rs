@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Answer, ClientId, Failure, tenants::TenantId};
+use super::{Answer, ClientId, Failure, leases::Unheard, tenants::TenantId};
 use crate::Time;
 
 /// Answers kept for one client until it acknowledges them.
@@ -22,10 +22,8 @@ pub(crate) struct Client {
     /// Something came after hello was answered, so the client knows that this is a new life of its
     /// state.
     pub(crate) heard: bool,
-    /// How often it has said hello.
-    pub(crate) hellos: u32,
-    /// The greatest number of its operations so far.
-    pub(crate) latest: u64,
+    /// Leases that it had when it last said hello.
+    pub(crate) unheard: Unheard,
     answers: Answers,
 }
 
@@ -37,9 +35,18 @@ impl Client {
             last_seen: now,
             suspect: false,
             heard: tenant.is_none(),
-            hellos: u32::from(tenant.is_some()),
-            latest: 0,
+            unheard: Unheard::new(),
             answers: Answers::default(),
+        }
+    }
+
+    /// It has all answers to operations with smaller numbers.
+    pub(crate) fn acknowledge_below(&mut self, number: u64) {
+        self.answers.acknowledge_below(number);
+        while let Some(first) = self.unheard.first_entry()
+            && *first.key() < number
+        {
+            first.remove();
         }
     }
 

@@ -1,5 +1,7 @@
 //! Promises that memory stays what it is, until their holder lets go or their time is over.
 
+use std::collections::BTreeMap;
+
 use smallvec::SmallVec;
 
 use super::ClientId;
@@ -12,20 +14,15 @@ use crate::{
 /// Slots of bodies; each counts its leases, so that it outlives them.
 pub(crate) type Covered = SmallVec<[u32; 4]>;
 
-/// The operation that asked for a lease.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Asked {
-    /// 0: it had none.
-    pub(crate) number: u64,
-    /// How often the client had said hello by then.
-    pub(crate) hellos: u32,
-}
+/// Leases of which a client may not have heard, by the numbers of the operations that asked.
+pub(crate) type Unheard = BTreeMap<u64, SmallVec<[Ref; 1]>>;
 
 #[derive(Debug)]
 struct Lease {
     covered: Covered,
     holder: ClientId,
-    asked: Asked,
+    /// Of the operation that asked for it; 0: it had none.
+    number: u64,
     until: Time,
     links: Links,
 }
@@ -64,14 +61,14 @@ impl Leases {
     /// The lease's number, never 0.
     pub(crate) fn grant(
         &mut self,
-        (holder, asked): (ClientId, Asked),
+        (holder, number): (ClientId, u64),
         covered: Covered,
         until: Time,
     ) -> u64 {
         let at = self.all.insert(Lease {
             covered,
             holder,
-            asked,
+            number,
             until,
             links: Links::LOOSE,
         });
@@ -90,21 +87,27 @@ impl Leases {
 
     /// Ends all leases of a holder; what they covered.
     pub(crate) fn release_all(&mut self, holder: ClientId) -> Vec<Covered> {
-        self.end_all(|lease| lease.holder == holder)
-    }
-
-    /// Ends the lease that the same operation was granted before the client said hello again.
-    pub(crate) fn release_lost(&mut self, holder: ClientId, asked: Asked) -> Vec<Covered> {
-        self.end_all(|lease| {
-            let same = lease.holder == holder && lease.asked.number == asked.number;
-            same && lease.asked.hellos < asked.hellos
-        })
-    }
-
-    fn end_all(&mut self, ends: impl Fn(&Lease) -> bool) -> Vec<Covered> {
-        let held = self.all.iter().filter(|(_, lease)| ends(lease));
+        let held = self.all.iter().filter(|(_, lease)| lease.holder == holder);
         let slots: Vec<_> = held.map(|(slot, _)| slot).collect();
         slots.into_iter().map(|slot| self.end(slot)).collect()
+    }
+
+    /// The leases of a holder, by the numbers of the operations that asked for them.
+    pub(crate) fn asked_by(&self, holder: ClientId) -> Unheard {
+        let mut asked = Unheard::new();
+        for (slot, lease) in self.all.iter() {
+            if lease.holder == holder && lease.number > 0 {
+                let at = self.all.reference(slot);
+                asked.entry(lease.number).or_default().push(at);
+            }
+        }
+        asked
+    }
+
+    /// Ends a lease if it has not ended; what it covered.
+    pub(crate) fn revoke(&mut self, at: Ref) -> Option<Covered> {
+        self.all.get(at)?;
+        Some(self.end(at.slot))
     }
 
     /// Ends one lease whose time is over; what it covered.
@@ -134,8 +137,8 @@ mod tests {
         let (holder, until) = (ClientId::NOBODY, Time(9));
         let mut old = Leases::new(1_000_000);
         let mut new = Leases::new(1_000_001);
-        let stale = old.grant((holder, Asked::default()), Covered::new(), until);
-        let fresh = new.grant((holder, Asked::default()), Covered::new(), until);
+        let stale = old.grant((holder, 1), Covered::new(), until);
+        let fresh = new.grant((holder, 1), Covered::new(), until);
         assert!(stale != 0 && fresh != 0);
         assert_eq!(new.release(holder, stale), None);
         assert!(new.release(holder, fresh).is_some());

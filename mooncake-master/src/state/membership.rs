@@ -35,7 +35,7 @@ impl State {
             }
             Some(client) => {
                 client.tenant = Some(tenant);
-                client.hellos += 1;
+                client.unheard = self.leases.asked_by(id);
                 name.clone_into(&mut client.name);
                 let heard = client.heard;
                 self.seen(now, id);

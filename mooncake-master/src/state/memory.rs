@@ -31,7 +31,8 @@ const PASSED_OVER: usize = 1024;
 /// where they could come free side by side.
 const SCATTERED: u64 = 2;
 
-/// For how long nothing is evicted for as many bytes as those for which that was in vain.
+/// For how long nothing is evicted for as many bytes as those for which that was in vain, unless
+/// something that had to stay may go.
 const CROWDED: Duration = Duration::from_millis(100);
 
 impl State {
@@ -138,6 +139,7 @@ impl State {
         let objects = &mut self.objects;
         if !objects.bodies[slot].is_kept() {
             objects.recency.unpark(&mut objects.bodies, slot);
+            self.crowded = None;
         }
     }
 
@@ -283,7 +285,9 @@ impl State {
                 self.evict_window(&useful, length)
             };
             let Some(freed) = freed else {
-                self.crowded = Some((now + CROWDED, length));
+                if evicted > 0 {
+                    self.crowded = Some((now + CROWDED, length));
+                }
                 return Err(Failure::NoSpace { length });
             };
             evicted += before - self.segments.live_bytes;

@@ -14,16 +14,16 @@
 //! *quarantine*.
 
 mod answer;
-mod barriers;
 mod clients;
 mod command;
 mod hash;
 mod ids;
 mod leases;
-mod list;
+mod listing;
 mod membership;
 mod memory;
 mod objects;
+mod promises;
 mod put;
 mod read;
 mod recency;
@@ -50,21 +50,13 @@ pub use ids::{
     ClientId, DEFAULT_TENANT, Incarnation, Key, MAX_KEY_BYTES, MAX_NAME_BYTES, MAX_TENANT_BYTES,
     SegmentId,
 };
-pub use list::MAX_PAGE;
+pub use listing::MAX_PAGE;
 pub use settings::Settings;
 
 pub(crate) use self::reservations::MAX_RESERVATION;
 use self::{
-    barriers::Barriers,
-    clients::Clients,
-    leases::{Asked, Leases},
-    list::Listing,
-    objects::Objects,
-    recency::Use,
-    remove::Sweep,
-    segments::Segments,
-    tenants::TenantId,
-    tenants::Tenants,
+    clients::Clients, leases::Leases, listing::Listing, objects::Objects, promises::Promises,
+    recency::Use, remove::Sweep, segments::Segments, tenants::TenantId, tenants::Tenants,
 };
 use crate::{Time, evict::Drain, slab::Ref};
 
@@ -126,8 +118,8 @@ pub struct Counters {
     pub reservations: u64,
     /// Of these.
     pub reserved_bytes: u64,
-    /// Removes that wait for readers.
-    pub waiting_removes: u64,
+    /// Answers that were promised and have not come yet.
+    pub promised_answers: u64,
     /// Alive.
     pub clients: u64,
     /// Of these, those that are silent or whose stream has ended.
@@ -171,7 +163,7 @@ pub struct State {
     crowded: Option<(Time, u64)>,
     /// The latest place in the order of uses that was given out.
     last_use: Use,
-    barriers: Barriers,
+    promises: Promises,
     sweeps: VecDeque<Sweep>,
     listings: VecDeque<Listing>,
     totals: Totals,
@@ -196,7 +188,7 @@ impl State {
             drain: Drain::default(),
             crowded: None,
             last_use: Use::default(),
-            barriers: Barriers::default(),
+            promises: Promises::default(),
             sweeps: VecDeque::new(),
             listings: VecDeque::new(),
             totals: Totals::default(),
@@ -226,7 +218,7 @@ impl State {
             leases: self.leases.len() as u64,
             reservations: self.objects.reservations.count,
             reserved_bytes: self.objects.reservations.bytes,
-            waiting_removes: self.barriers.len() as u64,
+            promised_answers: self.promises.len() as u64,
             clients: self.clients.all.len() as u64,
             suspect_clients: self
                 .clients
@@ -246,7 +238,7 @@ impl State {
         let answer = match command {
             Command::AcknowledgeBelow { client, number } => {
                 if let Some(client) = self.clients.all.get_mut(client) {
-                    client.answers().acknowledge_below(*number);
+                    client.acknowledge_below(*number);
                 }
                 Answer::Done
             }
@@ -282,25 +274,11 @@ impl State {
                 if tenant.is_none() {
                     return Answer::Refused(Failure::Fenced);
                 }
-                let repeated = *number <= client.latest;
-                client.latest = client.latest.max(*number);
-                if operation.mutates() {
-                    if let Some(answer) = client.answers().recall(*number) {
-                        return answer;
-                    }
-                } else {
-                    if repeated && matches!(operation, Operation::Lookup(_)) {
-                        // The first answer was lost with its stream, and nobody reads under its
-                        // lease.
-                        let asked = Asked {
-                            number: *number,
-                            hellos: client.hellos,
-                        };
-                        for covered in self.leases.release_lost(*id, asked) {
-                            self.uncover(now, &covered);
-                        }
-                    }
+                if !operation.mutates() {
                     return self.operate(now, caller, *id, tenant, operation);
+                }
+                if let Some(answer) = client.answers().recall(*number) {
+                    return answer;
                 }
                 let answer = self.operate(now, caller, *id, tenant, operation);
                 if let Some(client) = self.clients.all.get_mut(id) {

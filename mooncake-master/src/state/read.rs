@@ -2,11 +2,7 @@
 
 use super::{
     Answer, Caller, ClientId, Description, Existence, Failure, Key, Located, Object, Replica,
-    State, check_key,
-    leases::{Asked, Covered},
-    objects::Phase,
-    segments::Table,
-    tenants::TenantId,
+    State, check_key, leases::Covered, objects::Phase, segments::Table, tenants::TenantId,
 };
 use crate::{Time, evict::share};
 
@@ -19,17 +15,11 @@ impl State {
         tenant: Option<TenantId>,
         keys: &[Key],
     ) -> Answer {
-        let asked = match caller {
-            Caller::Session { client, number } => Asked {
-                number: *number,
-                hellos: self
-                    .clients
-                    .all
-                    .get(client)
-                    .map_or(0, |client| client.hellos),
-            },
-            Caller::Unary { .. } => Asked::default(),
+        let number = match caller {
+            Caller::Session { number, .. } => *number,
+            Caller::Unary { .. } => 0,
         };
+        self.end_unheard(now, reader, number);
         let mut table = Table::default();
         let mut covered = Covered::new();
         // The last key first, for the reason given at `put_end`.
@@ -43,13 +33,25 @@ impl State {
             0
         } else {
             let until = now + self.settings.lease_ttl;
-            self.leases.grant((reader, asked), covered, until)
+            self.leases.grant((reader, number), covered, until)
         };
         let found = Located {
             results,
             segments: table.handles,
         };
         Answer::Looked { found, lease }
+    }
+
+    /// Of a look-up that is asked again after hello the first answer was lost with its stream:
+    /// nobody reads under its lease.
+    fn end_unheard(&mut self, now: Time, reader: ClientId, number: u64) {
+        let client = self.clients.all.get_mut(&reader);
+        let unheard = client.and_then(|client| client.unheard.remove(&number));
+        for at in unheard.unwrap_or_default() {
+            if let Some(covered) = self.leases.revoke(at) {
+                self.uncover(now, &covered);
+            }
+        }
     }
 
     fn look_up(

@@ -17,7 +17,7 @@ pub(crate) struct Sweep {
     last: Incarnation,
     next: u32,
     end: u32,
-    barrier: u64,
+    ticket: u64,
 }
 
 impl State {
@@ -28,47 +28,69 @@ impl State {
         tenant: Option<TenantId>,
         remove: &Remove,
     ) -> Answer {
+        if remove.barrier
+            && let Err(failure) = self.promises.admit()
+        {
+            return Answer::Refused(failure);
+        }
         let mut read = Vec::new();
         let results = remove
             .items
             .iter()
-            .map(|(key, incarnation)| self.remove_one(now, tenant, key, *incarnation, &mut read))
+            .map(|(key, incarnation)| {
+                if remove.barrier {
+                    self.find_readers(now, tenant, key, *incarnation, &mut read);
+                }
+                self.remove_one(now, tenant, key, *incarnation)
+            })
             .collect();
         let answer = Answer::Keys(results);
-        if !remove.barrier || read.is_empty() {
+        if read.is_empty() {
             return answer;
         }
         let operation = Operation::Remove(remove.clone());
-        let ticket = self.barriers.begin(caller, &operation, answer);
+        let ticket = self.promises.begin(caller, &operation, answer);
         for slot in read {
-            self.barriers.wait_for(ticket, slot);
+            self.promises.wait_for(ticket, slot);
         }
-        self.close_barrier(ticket)
+        self.close_promise(ticket)
     }
 
-    /// Adds the bodies that may still be read to `read`.
-    fn remove_one(
+    /// Adds to `read` the lives of the key that may be read, also those that are gone already.
+    fn find_readers(
         &mut self,
         now: Time,
         tenant: Option<TenantId>,
         key: &Key,
         incarnation: Option<Incarnation>,
         read: &mut Vec<u32>,
+    ) {
+        let Some(tenant) = tenant else {
+            return;
+        };
+        self.sweep_key(now, tenant, &key.0);
+        let (complete, _) = self.stands_for(tenant, &key.0);
+        let bodies = &self.objects.bodies;
+        let leased = complete.filter(|&slot| bodies[slot].leases > 0);
+        let all = leased.into_iter().chain(self.still_read(tenant, &key.0));
+        let meant = |slot: &u32| incarnation.is_none_or(|named| named == bodies[*slot].incarnation);
+        read.extend(all.filter(meant));
+    }
+
+    fn remove_one(
+        &mut self,
+        now: Time,
+        tenant: Option<TenantId>,
+        key: &Key,
+        incarnation: Option<Incarnation>,
     ) -> Result<(), Failure> {
         let key = check_key(key)?;
-        if let Some(tenant) = tenant {
-            self.sweep_key(now, tenant, key);
-        }
         let (complete, under_way) =
             tenant.map_or((None, None), |tenant| self.stands_for(tenant, key));
         let meant = |slot: &u32| {
             incarnation.is_none_or(|named| named == self.objects.bodies[*slot].incarnation)
         };
         let (complete, under_way) = (complete.filter(meant), under_way.filter(meant));
-        // Lives of the key that were gone before may have readers too.
-        if let Some(tenant) = tenant {
-            read.extend(self.still_read(tenant, key).filter(meant));
-        }
         if complete.or(under_way).is_none() {
             return Err(Failure::ObjectNotFound);
         }
@@ -76,9 +98,6 @@ impl State {
             self.cancel(now, slot);
         }
         if let Some(slot) = complete {
-            if self.objects.bodies[slot].leases > 0 {
-                read.push(slot);
-            }
             self.retire(now, slot);
         }
         Ok(())
@@ -93,6 +112,9 @@ impl State {
         let Some(tenant) = tenant else {
             return Answer::Removed { objects: 0 };
         };
+        if let Err(failure) = self.promises.admit() {
+            return Answer::Refused(failure);
+        }
         let mut slot = self.objects.writing.back;
         while slot != NONE {
             let body = &self.objects.bodies[slot];
@@ -109,19 +131,19 @@ impl State {
         let doomed = self.objects.doomed.entry(tenant);
         doomed.or_insert(Doomed { last, gone: 0 }).last = last;
         let answer = Answer::Removed { objects: 0 };
-        let barrier = self
-            .barriers
+        let ticket = self
+            .promises
             .begin(caller, &Operation::RemoveAll, answer.clone());
         self.sweeps.push_back(Sweep {
             tenant,
             last,
             next: 0,
             end: self.objects.bodies.end(),
-            barrier,
+            ticket,
         });
-        // The sweep passes the barrier when it is through, which of few objects is now.
+        // The sweep keeps the promise when it is through, which of few objects is now.
         self.sweep(now);
-        self.take_settled(barrier)
+        self.take_settled(ticket)
     }
 
     /// Takes one step; `true`: there is more to do.
@@ -133,16 +155,16 @@ impl State {
                 last,
                 next,
                 end,
-                barrier,
+                ticket,
             }) = self.sweeps.front_mut()
         {
-            let (tenant, last, barrier) = (*tenant, *last, *barrier);
+            let (tenant, last, ticket) = (*tenant, *last, *ticket);
             let slots = *next..*end.min(&mut (*next + budget));
             *next = slots.end;
             budget -= (slots.len() as u32).max(1);
             let through = *next == *end;
             for slot in slots {
-                self.sweep_one(now, tenant, slot, barrier);
+                self.sweep_one(now, tenant, slot, ticket);
             }
             if through {
                 self.sweeps.pop_front();
@@ -152,8 +174,8 @@ impl State {
                     .doomed
                     .retain(|other, doomed| *other != tenant || doomed.last > last);
                 let answer = Answer::Removed { objects };
-                self.barriers.set_answer(barrier, answer);
-                self.settle(barrier);
+                self.promises.set_answer(ticket, answer);
+                self.settle(ticket);
             }
         }
         !self.sweeps.is_empty()
@@ -162,14 +184,14 @@ impl State {
     /// Takes out a life of the key that a sweep has not come to yet.
     fn sweep_key(&mut self, now: Time, tenant: TenantId, key: &[u8]) {
         let sweep = self.sweeps.iter().find(|sweep| sweep.tenant == tenant);
-        if let Some(barrier) = sweep.map(|sweep| sweep.barrier)
+        if let Some(ticket) = sweep.map(|sweep| sweep.ticket)
             && let Some(slot) = self.objects.find_doomed(tenant, key)
         {
-            self.sweep_one(now, tenant, slot, barrier);
+            self.sweep_one(now, tenant, slot, ticket);
         }
     }
 
-    fn sweep_one(&mut self, now: Time, tenant: TenantId, slot: u32, barrier: u64) {
+    fn sweep_one(&mut self, now: Time, tenant: TenantId, slot: u32, ticket: u64) {
         let Some(body) = self.objects.bodies.at(slot) else {
             return;
         };
@@ -179,7 +201,7 @@ impl State {
         let complete = matches!(body.phase, Phase::Complete { .. });
         // Also on what was gone before: all that the tenant has put is meant.
         if body.leases > 0 {
-            self.barriers.wait_for(barrier, slot);
+            self.promises.wait_for(ticket, slot);
         }
         if complete {
             self.retire(now, slot);

@@ -326,7 +326,7 @@ proptest! {
             (0, 0, 0, 0, 0)
         );
         prop_assert_eq!((end.used_bytes, end.quarantined_bytes, end.capacity_bytes), (0, 0, 0));
-        prop_assert_eq!((end.reservations, end.reserved_bytes, end.waiting_removes), (0, 0, 0));
+        prop_assert_eq!((end.reservations, end.reserved_bytes, end.promised_answers), (0, 0, 0));
         prop_assert_eq!(state.objects.bodies.len(), 0);
         prop_assert!(driver.owed.is_empty(), "promised and not given: {:?}", driver.owed);
     }

@@ -240,7 +240,7 @@ impl World {
             counters.leases,
             counters.reservations,
             counters.reserved_bytes,
-            counters.waiting_removes,
+            counters.promised_answers,
         ];
         if charged != [objects, bytes, 0, 0, 0, 0, 0, 0] {
             self.broken(format!(

@@ -22,7 +22,7 @@ pub(crate) struct Listing {
     next: u32,
     /// The smallest keys seen so far, the greatest of them on top; one more than asked for.
     smallest: BinaryHeap<ByKey>,
-    barrier: u64,
+    ticket: u64,
 }
 
 impl State {
@@ -38,18 +38,21 @@ impl State {
                 more: false,
             };
         };
+        if let Err(failure) = self.promises.admit() {
+            return Answer::Refused(failure);
+        }
         let operation = Operation::ListObjects(page.clone());
-        let barrier = self.barriers.begin(caller, &operation, Answer::Done);
+        let ticket = self.promises.begin(caller, &operation, Answer::Done);
         self.listings.push_back(Listing {
             tenant,
             page: page.clone(),
             next: 0,
             smallest: BinaryHeap::new(),
-            barrier,
+            ticket,
         });
         // Of few objects the page is there now.
         self.list();
-        self.take_settled(barrier)
+        self.take_settled(ticket)
     }
 
     /// Takes one step; `true`: there is more to do.
@@ -73,9 +76,9 @@ impl State {
             self.listings.push_back(listing);
             return true;
         }
-        let barrier = listing.barrier;
-        self.barriers.set_answer(barrier, listing.finish());
-        self.settle(barrier);
+        let ticket = listing.ticket;
+        self.promises.set_answer(ticket, listing.finish());
+        self.settle(ticket);
         !self.listings.is_empty()
     }
 }
