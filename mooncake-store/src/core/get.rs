@@ -13,7 +13,7 @@ use super::{
     Procedure, TransferFault, TransferId,
     books::{Call, Purpose, TransferPlan},
     lease::LeaseId,
-    peers::PATIENCE,
+    peers::Attempt,
     results::{Results, timed_out},
     wire::{Found, SegmentTable, malformed},
 };
@@ -58,8 +58,8 @@ struct Reading {
     /// The current replica was read for the second time.
     repeated: bool,
     transfer: TransferId,
-    /// When the current read began.
-    began: Time,
+    /// The current read.
+    attempt: Attempt,
     /// The current read failed and is not quiet yet.
     failed: Option<TransferFault>,
 }
@@ -173,8 +173,8 @@ impl Get {
         };
         books.leases.hold(lease);
         let location = current.clone();
-        let deadline = share(now, self.deadline.min(lease_ends), untried.len());
-        let transfer = books.read(self.plan(item, location, deadline), lease);
+        let ends = share(now, self.deadline.min(lease_ends), untried.len());
+        let transfer = books.read(self.plan(item, location, ends), lease);
         self.reading += 1;
         if !self.ends.contains(&lease_ends) {
             self.ends.push(lease_ends);
@@ -188,7 +188,7 @@ impl Get {
             current,
             repeated: false,
             transfer,
-            began: now,
+            attempt: Attempt { began: now, ends },
             failed: None,
         });
     }
@@ -238,10 +238,8 @@ impl Get {
         let State::Reading(reading) = &mut self.states[item] else {
             return;
         };
-        let asked_long = reading.began + PATIENCE <= now;
-        if failed.retry == Retry::Elsewhere && (failed.applied == Applied::Nothing || asked_long) {
-            books.peers.failed(now, &reading.current.segment);
-        }
+        let (owner, attempt) = (&reading.current.segment, reading.attempt);
+        books.peers.failed(now, owner, attempt, &failed);
         let stale = failed.retry == Retry::AfterRefresh;
         if now >= reading.lease_ends || (stale && may_look_up) {
             self.lease_over(now, books, item);
@@ -258,10 +256,11 @@ impl Get {
         if let Some(next) = next {
             reading.current = next.clone();
             reading.failed = None;
-            reading.began = now;
             let end = deadline.min(reading.lease_ends);
-            let (lease, untried) = (reading.lease, reading.untried.len());
-            let plan = self.plan(item, next, share(now, end, untried));
+            let ends = share(now, end, reading.untried.len());
+            reading.attempt = Attempt { began: now, ends };
+            let lease = reading.lease;
+            let plan = self.plan(item, next, ends);
             let transfer = books.read(plan, lease);
             if let State::Reading(reading) = &mut self.states[item] {
                 reading.transfer = transfer;

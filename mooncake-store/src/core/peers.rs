@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
-use super::{SegmentId, SegmentInfo};
+use mooncake_proto::{Applied, Retry};
+
+use super::{SegmentId, SegmentInfo, TransferFault};
 use crate::time::Time;
 
 /// How long a peer rests after its first failure; twice as long after each that follows.
@@ -15,7 +17,9 @@ const LONGEST_REST: Duration = Duration::from_secs(8);
 const TRIAL: Duration = Duration::from_secs(1);
 /// A transfer that nobody answered for so long speaks against its peer; a shorter one may have had
 /// too little time.
-pub(super) const PATIENCE: Duration = Duration::from_millis(100);
+const PATIENCE: Duration = Duration::from_millis(100);
+/// An end that comes so long after its deadline speaks of our own stall.
+const STALL: Duration = Duration::from_millis(500);
 /// More than these are not remembered.
 const REMEMBERED: usize = 1024;
 /// What the master takes from us.
@@ -30,6 +34,24 @@ struct Bad {
     segment: SegmentId,
 }
 
+/// When a transfer began, and when it had to end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Attempt {
+    pub(super) began: Time,
+    pub(super) ends: Time,
+}
+
+impl Attempt {
+    /// Whether its failure shows that the peer cannot be reached.
+    fn accuses(self, now: Time, failed: &TransferFault) -> bool {
+        let asked_long = self.began + PATIENCE <= now;
+        let in_time = now < self.ends;
+        failed.retry == Retry::Elsewhere
+            && (asked_long || (in_time && failed.applied == Applied::Nothing))
+            && now < self.ends + STALL
+    }
+}
+
 /// By the incarnation of the segment's owner: a peer that started anew is a new peer.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
@@ -37,8 +59,20 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// A transfer to or from the segment has shown that its owner cannot be reached.
-    pub(super) fn failed(&mut self, now: Time, segment: &SegmentInfo) {
+    /// Notes a transfer that failed, if that speaks against the segment's owner.
+    pub(super) fn failed(
+        &mut self,
+        now: Time,
+        segment: &SegmentInfo,
+        attempt: Attempt,
+        failed: &TransferFault,
+    ) {
+        if attempt.accuses(now, failed) {
+            self.unreachable(now, segment);
+        }
+    }
+
+    fn unreachable(&mut self, now: Time, segment: &SegmentInfo) {
         if self.bad.len() >= REMEMBERED {
             self.bad.retain(|_, bad| now < bad.until + LONGEST_REST);
             if self.bad.len() >= REMEMBERED {
@@ -110,6 +144,41 @@ mod tests {
     }
 
     #[test]
+    fn law_10_our_own_stall_and_a_short_deadline_are_not_the_peers_fault() {
+        let attempt = Attempt {
+            began: Time(1_000_000),
+            ends: Time(3_000_000),
+        };
+        let failed = |retry, applied| TransferFault {
+            retry,
+            applied,
+            quiescent: true,
+            peer: String::new(),
+            message: String::new(),
+        };
+        let refused = failed(Retry::Elsewhere, Applied::Nothing);
+        let silent = failed(Retry::Elsewhere, Applied::Unknown);
+        assert!(
+            attempt.accuses(Time(1_000_100), &refused),
+            "refused at once"
+        );
+        assert!(
+            attempt.accuses(Time(3_000_000), &silent),
+            "silent all the time"
+        );
+        assert!(!attempt.accuses(Time(1_000_100), &silent));
+        assert!(!attempt.accuses(Time(9_000_000), &silent), "we slept");
+        assert!(!attempt.accuses(Time(9_000_000), &refused), "we slept");
+        let stale = failed(Retry::AfterRefresh, Applied::Nothing);
+        assert!(!attempt.accuses(Time(2_000_000), &stale));
+        let short = Attempt {
+            ends: Time(1_001_000),
+            ..attempt
+        };
+        assert!(!short.accuses(Time(1_001_000), &refused), "never sent");
+    }
+
+    #[test]
     fn a_bad_peer_rests_longer_after_each_failed_trial_and_is_good_after_a_success() {
         let (mut peers, peer) = (Peers::default(), segment(1));
         let mut now = Time(1);
@@ -117,7 +186,7 @@ mod tests {
         for rest in [250, 500, 1000, 2000, 4000, 8000, 8000] {
             let rest = Duration::from_millis(rest);
             for _ in 0..3 {
-                peers.failed(now, &peer);
+                peers.unreachable(now, &peer);
             }
             assert_eq!(peers.admit(now, &peer), Err(rest));
             assert_eq!(peers.avoided(now).collect::<Vec<_>>(), [peer.id]);

@@ -16,7 +16,7 @@ use super::{
     Books, Gather, Incarnation, Location, MasterAnswer, MasterRequest, OpId, Outcome, Procedure,
     PutItem, PutOptions, SegmentId, SegmentInfo, TransferFault, TransferId,
     books::{Call, Purpose, TransferPlan, key_incarnation},
-    peers::PATIENCE,
+    peers::Attempt,
     results::{Results, timed_out},
     wire::{SegmentTable, key_result, malformed},
 };
@@ -66,7 +66,7 @@ enum State {
     Waiting { fault: Fault },
     Writing {
         incarnation: Incarnation,
-        began: Time,
+        attempt: Attempt,
         /// Writes of which bytes may still move, and where.
         moving: SmallVec<[(TransferId, Arc<SegmentInfo>); 2]>,
         /// The first failure.
@@ -192,7 +192,10 @@ impl Put {
                 self.writing += 1;
                 self.states[item] = State::Writing {
                     incarnation,
-                    began: now,
+                    attempt: Attempt {
+                        began: now,
+                        ends: deadline,
+                    },
                     moving,
                     fault: None,
                 };
@@ -384,7 +387,7 @@ impl Procedure for Put {
         let State::Writing {
             moving,
             fault,
-            began,
+            attempt,
             ..
         } = &mut self.states[item]
         else {
@@ -395,10 +398,7 @@ impl Procedure for Put {
             match &result {
                 Ok(_) => books.peers.succeeded(segment),
                 Err(failed) if failed.retry == Retry::Elsewhere => {
-                    let asked_long = *began + PATIENCE <= now;
-                    if failed.applied == Applied::Nothing || asked_long {
-                        books.peers.failed(now, segment);
-                    }
+                    books.peers.failed(now, segment, *attempt, failed);
                     if !self.avoided.contains(&segment.id) {
                         self.avoided.push(segment.id);
                     }
