@@ -61,7 +61,7 @@ struct Reading {
     /// The current read.
     attempt: Attempt,
     /// The current read failed and is not quiet yet.
-    failed: Option<TransferFault>,
+    failed: Option<Box<TransferFault>>,
 }
 
 impl Get {
@@ -346,7 +346,7 @@ impl Procedure for Get {
             self.after_failure(now, books, item, failed);
         } else {
             // Its bytes could land among those of the next read.
-            reading.failed = Some(failed);
+            reading.failed = Some(Box::new(failed));
         }
     }
 
@@ -355,7 +355,7 @@ impl Procedure for Get {
             && reading.transfer == transfer
             && let Some(failed) = reading.failed.take()
         {
-            self.after_failure(now, books, item, failed);
+            self.after_failure(now, books, item, *failed);
         }
     }
 
@@ -389,7 +389,7 @@ impl Procedure for Get {
                 Some(Reading {
                     failed: Some(failed),
                     ..
-                }) => read_fault(failed, false),
+                }) => read_fault(*failed, false),
                 Some(reading) => {
                     books.cancel(reading.transfer);
                     timed_out("read", Applied::Unknown, false)
