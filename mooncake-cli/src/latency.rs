@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-/// Latencies in microseconds, to three digits. One per worker; they are merged when all is done.
+/// Latencies in nanoseconds, to three digits. One per worker; they are merged when all is done.
 #[derive(Clone, Debug)]
 pub struct Latency {
     histogram: Histogram<u64>,
@@ -13,7 +13,7 @@ pub struct Latency {
 impl Default for Latency {
     fn default() -> Self {
         Self {
-            histogram: Histogram::new_with_max(Self::MOST_MICROS, 3)
+            histogram: Histogram::new_with_max(Self::MOST_NANOS, 3)
                 .expect("constants that fit together"),
         }
     }
@@ -21,13 +21,13 @@ impl Default for Latency {
 
 impl Latency {
     /// What takes longer counts as this long: an hour.
-    const MOST_MICROS: u64 = 3_600_000_000;
+    const MOST_NANOS: u64 = 3_600_000_000_000;
 
     /// Counts one operation.
     pub fn record(&mut self, took: Duration) {
-        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.histogram
-            .saturating_record(micros.min(Self::MOST_MICROS));
+            .saturating_record(nanos.min(Self::MOST_NANOS));
     }
 
     /// Adds all that `other` counted.
@@ -43,16 +43,22 @@ impl Latency {
         self.histogram.len()
     }
 
+    /// The time within which this share of operations ended, in microseconds; 0 of none.
+    #[must_use]
+    pub fn quantile_us(&self, share: f64) -> f64 {
+        self.histogram.value_at_quantile(share) as f64 / 1e3
+    }
+
     /// The time within which half of the operations ended, in microseconds; 0 of none.
     #[must_use]
     pub fn p50_us(&self) -> u64 {
-        self.histogram.value_at_quantile(0.50)
+        self.quantile_us(0.50).round() as u64
     }
 
     /// The time within which 99 of 100 operations ended, in microseconds; 0 of none.
     #[must_use]
     pub fn p99_us(&self) -> u64 {
-        self.histogram.value_at_quantile(0.99)
+        self.quantile_us(0.99).round() as u64
     }
 }
 
@@ -75,6 +81,6 @@ mod tests {
         let mut latency = Latency::default();
         assert_eq!((latency.p50_us(), latency.p99_us()), (0, 0));
         latency.record(Duration::MAX);
-        assert!(latency.p99_us() >= Latency::MOST_MICROS);
+        assert!(latency.p99_us() >= Latency::MOST_NANOS / 1_000);
     }
 }

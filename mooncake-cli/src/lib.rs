@@ -16,6 +16,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+pub mod bench;
 pub mod cli;
 pub mod cluster;
 pub mod commands;

@@ -1,0 +1,328 @@
+//! A row of the table, and the table.
+
+use serde::Serialize;
+
+use super::{Figures, Rounds};
+use crate::output::{Align, Show, Table};
+
+/// By which figure a row is compared with its limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Yardstick {
+    /// Payload per second.
+    GbPerS,
+    /// Operations per second.
+    OpsPerS,
+    /// The median latency.
+    P50Us,
+}
+
+impl Yardstick {
+    /// Above 1 where `ours` is better.
+    #[must_use]
+    pub fn compare(self, ours: &Figures, theirs: &Figures) -> f64 {
+        let (better, worse) = match self {
+            Self::GbPerS => (ours.gb_per_s, theirs.gb_per_s),
+            Self::OpsPerS => (ours.ops_per_s, theirs.ops_per_s),
+            Self::P50Us => (theirs.p50_us, ours.p50_us),
+        };
+        if worse > 0.0 { better / worse } else { 0.0 }
+    }
+}
+
+/// What a row should reach.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Bar {
+    /// The least ratio that is good enough.
+    pub least_ratio: f64,
+    /// Whether it was reached.
+    pub met: bool,
+}
+
+/// Another system in the same case, in the same rounds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Other {
+    /// Which system: `cpp`, `redis`.
+    pub system: String,
+    /// Its payload, 10⁹ bytes per second.
+    pub gb_per_s: f64,
+    /// Its operations per second.
+    pub ops_per_s: f64,
+    /// Its median latency in microseconds.
+    pub p50_us: f64,
+    /// Its processor time per 10⁹ bytes, of all sides.
+    pub cpu_s_per_gb: f64,
+    /// Ours compared with it, above 1 where ours is better.
+    pub ratio: f64,
+}
+
+/// One case, ours beside its limit.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// Over what: `tcp`, `memory`, `session`, `unary`.
+    pub transport: String,
+    /// What is done: `read`, `write`, `get`, `exist` …
+    pub op: String,
+    /// Bytes of one operation; for a master, of a key.
+    pub block_bytes: u64,
+    /// Operations that are submitted together.
+    pub batch: u64,
+    /// Threads that call.
+    pub threads: u64,
+    /// Whether callers look instead of sleeping.
+    pub poll: bool,
+    /// Our figures.
+    #[serde(flatten)]
+    pub ours: Figures,
+    /// What the limit is.
+    pub limit: String,
+    /// The limit's payload, 10⁹ bytes per second.
+    pub limit_gb_per_s: f64,
+    /// The limit's operations per second.
+    pub limit_ops_per_s: f64,
+    /// The limit's median latency in microseconds.
+    pub limit_p50_us: f64,
+    /// The limit's processor time per 10⁹ bytes, of all sides.
+    pub limit_cpu_s_per_gb: f64,
+    /// By which figure they are compared.
+    pub ratio_of: Yardstick,
+    /// Ours compared with the limit, above 1 where ours is better: the median of the rounds' ratios.
+    pub ratio: f64,
+    /// What the ratio should be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bar: Option<Bar>,
+    /// Other systems.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<Other>,
+}
+
+impl Row {
+    /// The row of contender 0, with contender 1 as its limit. The case itself is filled in by the
+    /// caller.
+    #[must_use]
+    pub fn beside_limit(rounds: &Rounds, limit: &str, by: Yardstick) -> Self {
+        let (ours, theirs) = (rounds.figures(0), rounds.figures(1));
+        Self {
+            transport: String::new(),
+            op: String::new(),
+            block_bytes: 0,
+            batch: 1,
+            threads: 1,
+            poll: false,
+            ours,
+            limit: limit.to_owned(),
+            limit_gb_per_s: theirs.gb_per_s,
+            limit_ops_per_s: theirs.ops_per_s,
+            limit_p50_us: theirs.p50_us,
+            limit_cpu_s_per_gb: theirs.cpu_s_per_gb,
+            ratio_of: by,
+            ratio: rounds.ratio(0, 1, by),
+            bar: None,
+            others: Vec::new(),
+        }
+    }
+
+    /// Says what the ratio should be.
+    #[must_use]
+    pub fn should_reach(mut self, least_ratio: f64) -> Self {
+        let met = self.ratio >= least_ratio;
+        self.bar = Some(Bar { least_ratio, met });
+        self
+    }
+
+    /// Adds contender number `who` of the same rounds as another system.
+    pub fn add_other(&mut self, rounds: &Rounds, who: usize, system: &str) {
+        let theirs = rounds.figures(who);
+        self.others.push(Other {
+            system: system.to_owned(),
+            gb_per_s: theirs.gb_per_s,
+            ops_per_s: theirs.ops_per_s,
+            p50_us: theirs.p50_us,
+            cpu_s_per_gb: theirs.cpu_s_per_gb,
+            ratio: rounds.ratio(0, who, self.ratio_of),
+        });
+    }
+}
+
+/// All rows of a measurement.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Report {
+    /// In the order in which they were measured.
+    pub rows: Vec<Row>,
+}
+
+impl Report {
+    /// Whether every row that has a bar reaches it.
+    #[must_use]
+    pub fn all_met(&self) -> bool {
+        let mut bars = self.rows.iter().filter_map(|row| row.bar);
+        bars.all(|bar| bar.met)
+    }
+}
+
+impl Show for Report {
+    fn human(&self) -> String {
+        use Align::{Left, Right};
+        let mut systems: Vec<&str> = Vec::new();
+        for other in self.rows.iter().flat_map(|row| &row.others) {
+            if !systems.contains(&other.system.as_str()) {
+                systems.push(&other.system);
+            }
+        }
+        let mut columns = vec![
+            ("over", Left),
+            ("op", Left),
+            ("bytes", Right),
+            ("batch", Right),
+            ("threads", Right),
+            ("wait", Left),
+            ("GB/s", Right),
+            ("op/s", Right),
+            ("p50 µs", Right),
+            ("p99 µs", Right),
+            ("CPU s/GB", Right),
+            ("limit", Left),
+            ("GB/s", Right),
+            ("op/s", Right),
+            ("p50 µs", Right),
+            ("CPU s/GB", Right),
+            ("ratio", Right),
+            ("of", Left),
+            ("bar", Right),
+            ("", Left),
+        ];
+        for system in &systems {
+            columns.extend([(*system, Right), ("ours is", Right)]);
+        }
+        let mut table = Table::new(&columns);
+        for row in &self.rows {
+            table.row(row.cells(&systems));
+        }
+        table.text()
+    }
+}
+
+impl Row {
+    fn cells(&self, systems: &[&str]) -> Vec<String> {
+        let ours = &self.ours;
+        let mut cells = vec![
+            self.transport.clone(),
+            self.op.clone(),
+            self.block_bytes.to_string(),
+            self.batch.to_string(),
+            self.threads.to_string(),
+            if self.poll { "poll" } else { "sleep" }.to_owned(),
+            digits(ours.gb_per_s),
+            digits(ours.ops_per_s),
+            digits(ours.p50_us),
+            digits(ours.p99_us),
+            digits(ours.cpu_s_per_gb),
+            self.limit.clone(),
+            digits(self.limit_gb_per_s),
+            digits(self.limit_ops_per_s),
+            digits(self.limit_p50_us),
+            digits(self.limit_cpu_s_per_gb),
+            format!("{:.2}", self.ratio),
+            match self.ratio_of {
+                Yardstick::GbPerS => "GB/s",
+                Yardstick::OpsPerS => "op/s",
+                Yardstick::P50Us => "p50",
+            }
+            .to_owned(),
+            self.bar
+                .map_or_else(String::new, |bar| format!("{:.2}", bar.least_ratio)),
+            match self.bar {
+                None => "",
+                Some(bar) if bar.met => "yes",
+                Some(_) => "NO",
+            }
+            .to_owned(),
+        ];
+        for system in systems {
+            let other = self.others.iter().find(|other| other.system == *system);
+            let figure = |other: &Other| match self.ratio_of {
+                Yardstick::GbPerS => digits(other.gb_per_s),
+                Yardstick::OpsPerS => digits(other.ops_per_s),
+                Yardstick::P50Us => digits(other.p50_us),
+            };
+            cells.push(other.map_or_else(String::new, figure));
+            cells.push(other.map_or_else(String::new, |it| format!("{:.1}x", it.ratio)));
+        }
+        cells
+    }
+}
+
+/// Three significant digits; nothing where there is nothing to tell.
+fn digits(number: f64) -> String {
+    match number {
+        n if n <= 0.0 => "-".to_owned(),
+        n if n < 10.0 => format!("{n:.2}"),
+        n if n < 100.0 => format!("{n:.1}"),
+        n => crate::output::count(n.round() as u64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::bench::{Contender, Sample, Turns};
+    use crate::output::Failure;
+
+    struct Steady(u64);
+
+    impl Contender for Steady {
+        fn round(&mut self, budget: Duration) -> Result<Sample, Failure> {
+            let mut sample = Sample {
+                operations: self.0,
+                bytes: self.0 << 20,
+                wall: budget,
+                cpu: budget,
+                ..Sample::default()
+            };
+            sample.latency.record(Duration::from_micros(1_000 / self.0));
+            Ok(sample)
+        }
+    }
+
+    #[test]
+    fn a_row_tells_how_close_to_its_limit_it_is() {
+        let turns = Turns {
+            rounds: 3,
+            budget: Duration::from_secs(1),
+        };
+        let (mut ours, mut limit, mut other) = (Steady(90), Steady(100), Steady(30));
+        let rounds = turns
+            .measure(&mut [&mut ours, &mut limit, &mut other])
+            .unwrap();
+        let mut row = Row::beside_limit(&rounds, "plain socket", Yardstick::GbPerS);
+        row.add_other(&rounds, 2, "cpp");
+        let row = row.should_reach(0.85);
+        assert_eq!((row.ratio, row.others[0].ratio), (0.9, 3.0));
+        assert!(row.bar.unwrap().met);
+        let report = Report { rows: vec![row] };
+        assert!(report.all_met());
+        let text = report.human();
+        assert!(
+            text.contains("plain socket") && text.contains("0.90"),
+            "{text}"
+        );
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(json["rows"][0]["ratio_of"], "gb_per_s");
+        assert!(json["rows"][0]["limit_p50_us"].as_f64().unwrap() > 0.0);
+    }
+
+    #[test]
+    fn latency_compares_the_other_way_round() {
+        let figures = |p50_us| Figures {
+            p50_us,
+            ..Figures::default()
+        };
+        assert_eq!(
+            Yardstick::P50Us.compare(&figures(10.0), &figures(20.0)),
+            2.0
+        );
+        assert_eq!(Yardstick::P50Us.compare(&figures(0.0), &figures(20.0)), 0.0);
+    }
+}
