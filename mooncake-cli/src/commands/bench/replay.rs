@@ -78,7 +78,7 @@ const SMALLER: &str = "a smaller store, with --block-bytes or --capacity-blocks"
 /// # Errors
 ///
 /// When the trace cannot be read, or the store not be reached.
-pub fn run(args: &ReplayArgs, context: &Context) -> Result<Exit, Failure> {
+pub(super) fn run(args: &ReplayArgs, context: &Context) -> Result<Exit, Failure> {
     let effective = context.sources.settle(&args.settings)?;
     let requests: Vec<Request> = TraceReader::open(&args.trace)?.collect::<Result<_, _>>()?;
     if args.block_bytes.bytes() == 0 {
