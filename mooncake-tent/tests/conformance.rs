@@ -74,6 +74,22 @@ mod narrow_tcp {
     conformance_tests!(fixture);
 }
 
+/// Lanes that take so little that what waits on one often goes to another.
+mod crossing_tcp {
+    use super::*;
+
+    async fn fixture() -> Fixture {
+        let mut config = TcpConfig::default();
+        config.lanes_per_peer = 3;
+        config.window_bytes = 100_000;
+        config.slice_bytes = 10_007;
+        let initiator = engine(TcpTransport::new(config)).await;
+        Fixture::new(initiator, engine(TcpTransport::default()).await)
+    }
+
+    conformance_tests!(fixture);
+}
+
 /// Engines of which one reaches the other through a relay.
 async fn relayed(initiator: TentEngine, rules: Rules) -> Fixture {
     loop {

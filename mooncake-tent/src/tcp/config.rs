@@ -13,6 +13,8 @@ pub struct TcpConfig {
     pub advertise: Option<String>,
     /// Connections to each peer. Two fill two cores; more only divide the work.
     pub lanes_per_peer: usize,
+    /// Threads that serve lanes for which nobody waits, or more of them than the waiting thread can.
+    pub threads: usize,
     /// Lanes that are accepted from one peer.
     pub lanes_accepted_per_peer: usize,
     /// Lanes that are accepted in all; further ones are told that we are busy.
@@ -21,6 +23,9 @@ pub struct TcpConfig {
     pub slice_bytes: u64,
     /// Requests under way on one lane.
     pub window: usize,
+    /// Bytes of them, so that what a lane has not begun can still go to another. More than what is
+    /// on the way at any moment brings nothing.
+    pub window_bytes: u64,
     /// How long a connection and its hello may take. The bytes of a write land at most so much
     /// later than its deadline, beside what the clocks of both sides drift apart.
     pub connect_timeout: Duration,
@@ -40,10 +45,12 @@ impl Default for TcpConfig {
             listen: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
             advertise: None,
             lanes_per_peer: 2,
+            threads: 2,
             lanes_accepted_per_peer: 16,
             lanes_accepted: 1024,
-            slice_bytes: 2 << 20,
+            slice_bytes: 1 << 20,
             window: 1024,
+            window_bytes: 4 << 20,
             connect_timeout: Duration::from_secs(1),
             message_timeout: Duration::from_secs(20),
             lane_life: Duration::from_secs(600),

@@ -13,6 +13,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 use smallvec::SmallVec;
 
 use super::{
+    TcpConfig,
     lane::{Lane, Post, Received},
     target,
     wire::{
@@ -181,7 +182,11 @@ pub fn receive(pieces: &[&[u8]]) -> Heard {
         .add(&batch, entries, &mut refs)
         .expect("there is room");
 
-    let lane = Lane::new(1, life(2), Arc::clone(&tasks), 1024, Duration::ZERO);
+    let config = TcpConfig {
+        spin: Duration::ZERO,
+        ..TcpConfig::default()
+    };
+    let lane = Lane::new(1, life(2), Arc::clone(&tasks), &config, Arc::default());
     for (task, spec) in refs.iter().zip(specs) {
         lane.post(post(*task, spec))
             .expect("the lane is not broken");

@@ -1,5 +1,9 @@
 //! An initiator's connection to a peer: requests in a window, answers in their order.
 
+#[cfg(all(test, mooncake_loom))]
+mod loom_models;
+mod relief;
+
 use std::{
     collections::VecDeque,
     io,
@@ -11,8 +15,9 @@ use std::{
 use smallvec::SmallVec;
 
 use super::{
+    TcpConfig,
     inbox::{Cursor, Inbox},
-    outbox::{Frame, Outbox, Sent},
+    outbox::{Frame, Limit, Outbox, Sent},
     socket::Mode,
     spin::Spin,
     wire::{
@@ -72,6 +77,7 @@ pub(super) struct Lane {
     peer: PeerId,
     tasks: Tasks,
     window: u64,
+    window_bytes: u64,
     socket: OnceLock<TcpStream>,
     broken: AtomicBool,
     /// Why it was cut from outside; the receiver finds it here.
@@ -82,6 +88,8 @@ pub(super) struct Lane {
     pending: Mutex<VecDeque<Pending>>,
     receiver: Mutex<Receiver>,
     load: AtomicU64,
+    /// Of all lanes to its peer together.
+    peer_load: Arc<AtomicU64>,
     /// It is so old that new requests go to others.
     aged: AtomicBool,
     /// Tasks whose payload shall be dropped by whoever receives it now.
@@ -93,6 +101,8 @@ pub(super) struct Lane {
 struct Sender {
     outbox: Outbox<REQUEST_BYTES>,
     next_tag: u64,
+    /// Bytes of all requests that were queued here, but for those that went to another lane.
+    posted: u64,
     /// `None` while it connects.
     clock: Option<LaneClock>,
     /// An unwanted frame in whose middle sending stood still when it was last looked at.
@@ -161,18 +171,27 @@ impl Loud {
 }
 
 impl Lane {
-    pub(super) fn new(id: u64, peer: PeerId, tasks: Tasks, window: usize, spin: Duration) -> Self {
+    /// A lane that is not connected yet. `peer_load` counts for all lanes to its peer.
+    pub(super) fn new(
+        id: u64,
+        peer: PeerId,
+        tasks: Tasks,
+        config: &TcpConfig,
+        peer_load: Arc<AtomicU64>,
+    ) -> Self {
         Self {
             id,
             peer,
             tasks,
-            window: window as u64,
+            window: config.window as u64,
+            window_bytes: config.window_bytes.max(1),
             socket: OnceLock::new(),
             broken: AtomicBool::new(false),
             cut: OnceLock::new(),
             outbox: Mutex::new(Sender {
                 outbox: Outbox::new(),
                 next_tag: 0,
+                posted: 0,
                 clock: None,
                 stuck: None,
             }),
@@ -182,9 +201,10 @@ impl Lane {
                 inbox: Inbox::new(),
                 reading: None,
                 answered: 0,
-                spin: Spin::new(spin),
+                spin: Spin::new(config.spin),
             }),
             load: AtomicU64::new(0),
+            peer_load,
             aged: AtomicBool::new(false),
             cancelled: Mutex::default(),
             some_cancelled: AtomicBool::new(false),
@@ -202,6 +222,16 @@ impl Lane {
     /// Bytes that were posted and not answered.
     pub(super) fn load(&self) -> u64 {
         self.load.load(Ordering::Relaxed)
+    }
+
+    fn load_more(&self, bytes: u64) {
+        self.load.fetch_add(bytes, Ordering::Relaxed);
+        self.peer_load.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn load_less(&self, bytes: u64) {
+        self.load.fetch_sub(bytes, Ordering::Relaxed);
+        self.peer_load.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     pub(super) fn is_broken(&self) -> bool {
@@ -290,7 +320,7 @@ impl Lane {
             Verb::Write => (post.local, SmallVec::new()),
             Verb::Read | Verb::Fence => (SmallVec::new(), post.local),
         };
-        self.load.fetch_add(post.length, Ordering::Relaxed);
+        self.load_more(post.length);
         self.pending.lock().push_back(Pending {
             task: Some(post.task),
             verb: post.verb,
@@ -300,8 +330,11 @@ impl Lane {
             deadline: post.deadline,
             unwanted: false,
         });
+        let before = sender.posted;
+        sender.posted += post.length;
         sender.outbox.push(Frame {
             tag,
+            before,
             header: header.encode(),
             payload,
             deadline: post.deadline,
@@ -322,7 +355,7 @@ impl Lane {
                 return false;
             };
             self.look_again.store(false, Ordering::Relaxed);
-            let limit = self.window_end();
+            let limit = self.window_end(&sender);
             let sent = sender.outbox.send(socket, limit, Mode::Try);
             drop(sender);
             let blocked = match sent {
@@ -348,10 +381,15 @@ impl Lane {
         }
     }
 
-    /// Tags from here on wait until earlier requests are answered.
-    fn window_end(&self) -> Option<u64> {
+    /// What waits until earlier requests are answered.
+    fn window_end(&self, sender: &Sender) -> Limit {
         let pending = self.pending.lock();
-        pending.front().map(|oldest| oldest.tag + self.window)
+        let oldest = pending.front().map_or(sender.next_tag, |oldest| oldest.tag);
+        let answered = sender.posted.saturating_sub(self.load());
+        Limit {
+            tag: oldest + self.window,
+            before: answered + self.window_bytes,
+        }
     }
 
     /// The right to receive; `None` while another thread has it.
@@ -475,7 +513,7 @@ impl Lane {
 
     fn answered(&self, receiver: &mut Receiver, pending: Pending, end: Outcome) {
         receiver.answered += 1;
-        self.load.fetch_sub(pending.length, Ordering::Relaxed);
+        self.load_less(pending.length);
         // Who waits for the end finds our leases returned.
         let Pending { task, local, .. } = pending;
         drop(local);
@@ -581,7 +619,7 @@ impl Lane {
 
     /// Ends a request of which nothing was sent.
     fn end_unsent(&self, pending: Pending, end: Outcome) {
-        self.load.fetch_sub(pending.length, Ordering::Relaxed);
+        self.load_less(pending.length);
         let Pending { task, local, .. } = pending;
         drop(local);
         if let Some(task) = task {
@@ -634,7 +672,7 @@ impl Lane {
         let now = Instant::now();
         let mut loud = Loud::default();
         for pending in reading.into_iter().chain(pending) {
-            self.load.fetch_sub(pending.length, Ordering::Relaxed);
+            self.load_less(pending.length);
             let Some(task) = pending.task else {
                 continue;
             };
@@ -702,56 +740,4 @@ pub(super) fn aged() -> Reason {
 
 fn violation(what: &str) -> Reason {
     Reason::Protocol(what.into())
-}
-
-/// In every order: see [`crate::sync`].
-#[cfg(all(test, mooncake_loom))]
-mod loom_models {
-    use std::{
-        io::Read,
-        os::{fd::OwnedFd, unix::net::UnixStream},
-    };
-
-    use loom::thread;
-
-    use super::*;
-    use crate::transport::TaskSlab;
-
-    fn post() -> Post {
-        Post {
-            task: TaskRef::NONE,
-            verb: Verb::Read,
-            local: SmallVec::new(),
-            registration: RegistrationId(1),
-            generation: Generation(1),
-            offset: 0,
-            length: 1,
-            deadline: None,
-        }
-    }
-
-    #[test]
-    fn what_an_answer_makes_room_for_is_sent_though_another_sends_just_then() {
-        loom::model(|| {
-            let tasks = Arc::new(TaskSlab::new());
-            let peer = PeerId::from_u64(1).unwrap();
-            let lane = Arc::new(Lane::new(1, peer, tasks, 1, Duration::ZERO));
-            let (ours, mut theirs) = UnixStream::pair().unwrap();
-            lane.connected(OwnedFd::from(ours).into(), LaneClock::start());
-            for _ in 0..2 {
-                assert!(lane.post(post()).is_ok());
-            }
-            let other = {
-                let lane = Arc::clone(&lane);
-                thread::spawn(move || assert!(!lane.flush()))
-            };
-            // The first is answered, so that the window takes the second.
-            lane.pending.lock().pop_front();
-            assert!(!lane.flush());
-            other.join().unwrap();
-            theirs.set_nonblocking(true).unwrap();
-            let sent = theirs.read(&mut [0; 3 * REQUEST_BYTES]).unwrap();
-            assert_eq!(sent, 2 * REQUEST_BYTES);
-        });
-    }
 }

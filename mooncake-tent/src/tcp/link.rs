@@ -34,6 +34,8 @@ pub(super) const NAME: &str = "tcp";
 
 /// Requests go to one lane up to here, then to the least loaded.
 const LANE_SHARE: u64 = 256 << 10;
+/// With so much to do a lane is worth a thread of its own.
+const THREAD_SHARE: u64 = 1 << 20;
 
 /// Moves bytes over TCP. See the [module](crate::tcp).
 #[derive(Clone)]
@@ -98,7 +100,7 @@ impl Transport for TcpTransport {
             let listen = self.config.listen;
             let target = listen.map(|listen| Target::start(listen, &self.config, &engine));
             let target = target.transpose()?;
-            let poller = Poller::new().map_err(Error::system("tcp: epoll"))?;
+            let poller = Poller::new(self.config.threads).map_err(Error::system("tcp: epoll"))?;
             let peers = Peers::new(
                 engine.incarnation,
                 Arc::clone(&engine.tasks),
@@ -151,7 +153,7 @@ impl Transport for TcpTransport {
         Ok(Box::new(TcpSubBatch {
             tasks: Arc::clone(&installed.tasks),
             peers: Arc::clone(&installed.peers),
-            lanes: Mutex::default(),
+            carriers: Mutex::default(),
         }))
     }
 
@@ -221,7 +223,15 @@ impl Drop for Installed {
 struct TcpSubBatch {
     tasks: Tasks,
     peers: Arc<Peers>,
-    lanes: Mutex<Lanes>,
+    carriers: Mutex<SmallVec<[Carrier; 2]>>,
+}
+
+/// A lane of a batch.
+#[derive(Clone, Debug)]
+struct Carrier {
+    lane: SharedLane,
+    /// It has so much to do that a thread of the link does it, beside whoever waits.
+    given: bool,
 }
 
 impl TcpSubBatch {
@@ -255,6 +265,28 @@ impl TcpSubBatch {
                 let error = TransferError::unstarted(reason, Stage::Post, Some(spec.peer.id()));
                 self.tasks.finish(post.task, Outcome::Failed(error), true);
             }
+        }
+    }
+
+    /// Has `used` lanes send what was posted on them.
+    fn carry(&self, used: Lanes) {
+        let mut carriers = self.carriers.lock();
+        for lane in used {
+            if !carriers.iter().any(|known| known.lane.id() == lane.id()) {
+                carriers.push(Carrier { lane, given: false });
+            }
+        }
+        // Whoever waits serves one lane, and those that have little to do.
+        let mut first = true;
+        for carrier in &mut *carriers {
+            let much = carrier.lane.load() >= THREAD_SHARE && carrier.lane.socket().is_some();
+            carrier.given = much && !std::mem::take(&mut first);
+            if carrier.given {
+                self.peers.poller().take_over(&carrier.lane);
+            }
+        }
+        for carrier in carriers.iter().filter(|carrier| !carrier.given) {
+            carrier.lane.flush();
         }
     }
 
@@ -353,15 +385,7 @@ impl SubBatch for TcpSubBatch {
             let (_, turn) = turn.as_mut().expect("it was just made");
             self.post(*task, &spec, turn);
         }
-        for lane in &used {
-            lane.flush();
-        }
-        let mut lanes = self.lanes.lock();
-        for lane in used {
-            if !lanes.iter().any(|known| known.id() == lane.id()) {
-                lanes.push(lane);
-            }
-        }
+        self.carry(used);
         Ok(())
     }
 
@@ -376,10 +400,10 @@ impl SubBatch for TcpSubBatch {
     }
 
     fn drive(&self, budget: Duration) -> bool {
-        let lanes = self.lanes.lock().clone();
+        let carriers = self.carriers.lock().clone();
         let mut driven = Driven::new();
-        for lane in &lanes {
-            if lane.socket().is_none() || lane.is_broken() || !lane.is_busy() {
+        for Carrier { lane, given } in &carriers {
+            if *given || lane.socket().is_none() || lane.is_broken() || !lane.is_busy() {
                 continue;
             }
             match lane.try_receiver() {
@@ -393,7 +417,7 @@ impl SubBatch for TcpSubBatch {
     }
 
     fn hand_over(&self) {
-        for lane in &*self.lanes.lock() {
+        for Carrier { lane, .. } in &*self.carriers.lock() {
             if !lane.is_broken() && lane.is_busy() {
                 self.peers.poller().watch(lane);
             }
@@ -437,7 +461,11 @@ fn move_once(peers: &Peers, driven: &mut Driven<'_>) -> bool {
         lane.flush();
         match lane.receive(receiver) {
             Ok(Received::Nothing) => {}
-            Ok(Received::Answers | Received::Bytes) => moved = true,
+            Ok(Received::Answers) => {
+                peers.even_out(lane);
+                moved = true;
+            }
+            Ok(Received::Bytes) => moved = true,
             Err(reason) => {
                 peers.retire(lane, receiver, &reason);
                 moved = true;

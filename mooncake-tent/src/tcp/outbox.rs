@@ -14,10 +14,19 @@ const MOST_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) struct Frame<const H: usize> {
     pub(super) tag: u64,
+    /// Bytes of the requests before it, of those of its lane.
+    pub(super) before: u64,
     pub(super) header: [u8; H],
     pub(super) payload: SmallVec<[LocalSlice; 1]>,
     /// It is not begun afterwards.
     pub(super) deadline: Option<Instant>,
+}
+
+/// What is beyond it is not begun.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limit {
+    pub(super) tag: u64,
+    pub(super) before: u64,
 }
 
 /// Why sending stopped without an error.
@@ -95,15 +104,23 @@ impl<const H: usize> Outbox<H> {
         self.frames.iter_mut().for_each(amend);
     }
 
-    /// Sends frames below `limit` (a tag, or `None` for all) until none is left or the socket takes
-    /// no more. An error
-    /// also says that the deadline of a frame is over that was sent in part.
+    /// Takes the last frame back, of which nothing was sent.
+    pub(super) fn pop_back(&mut self) -> Option<Frame<H>> {
+        let last = self.frames.pop_back()?;
+        debug_assert!(self.sent == 0 || !self.frames.is_empty(), "it was begun");
+        self.bytes -= length(&last);
+        Some(last)
+    }
+
+    /// Sends frames below `limit` until none is left or the socket takes no more. An error also says
+    /// that the deadline of a frame is over that was sent in part.
     pub(super) fn send(
         &mut self,
         socket: &TcpStream,
-        limit: Option<u64>,
+        limit: Limit,
         mode: Mode,
     ) -> io::Result<Sent> {
+        let limit = Some(limit);
         let below = |frame: &&Frame<H>| is_below(frame, limit);
         while let Some(first) = self.frames.front().filter(below) {
             let mut clock = Clock(None);
@@ -128,7 +145,7 @@ impl<const H: usize> Outbox<H> {
         Ok(!self.frames.is_empty())
     }
 
-    fn gather(&self, limit: Option<u64>, clock: &mut Clock) -> Sending<'_> {
+    fn gather(&self, limit: Option<Limit>, clock: &mut Clock) -> Sending<'_> {
         let mut sending = Sending::new();
         let mut skip = self.sent as usize;
         let below = self
@@ -170,8 +187,8 @@ impl<const H: usize> Outbox<H> {
     }
 }
 
-fn is_below<const H: usize>(frame: &Frame<H>, limit: Option<u64>) -> bool {
-    limit.is_none_or(|limit| frame.tag < limit)
+fn is_below<const H: usize>(frame: &Frame<H>, limit: Option<Limit>) -> bool {
+    limit.is_none_or(|limit| frame.tag < limit.tag && frame.before < limit.before)
 }
 
 fn length<const H: usize>(frame: &Frame<H>) -> u64 {

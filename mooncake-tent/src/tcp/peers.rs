@@ -66,6 +66,8 @@ pub(super) struct PeerLanes {
     id: PeerId,
     endpoint: String,
     lanes: Mutex<Lanes>,
+    /// Bytes that wait for an answer, on all of them.
+    load: Arc<AtomicU64>,
     dial: Mutex<Dial>,
     /// Broken lanes whose writes may still land; counted before they are among `dead`.
     loud: AtomicU64,
@@ -159,6 +161,7 @@ impl Peers {
                     id: peer.id(),
                     endpoint: endpoint.to_owned(),
                     lanes: Mutex::default(),
+                    load: Arc::default(),
                     dial: Mutex::default(),
                     loud: AtomicU64::new(0),
                     dead: Mutex::default(),
@@ -204,14 +207,27 @@ impl Peers {
         peer.map_or_else(Lanes::new, |peer| peer.lanes.lock().clone())
     }
 
+    /// Has a lane with little to do take over what others to its peer have not begun.
+    pub(super) fn even_out(&self, lane: &SharedLane) {
+        if lane.has_time() {
+            let others = self.lanes_now(lane.peer());
+            let busier = others.iter().filter(|other| other.id() != lane.id());
+            if let Some(busiest) = busier.max_by_key(|other| other.load())
+                && lane.relieve(busiest)
+            {
+                lane.flush();
+            }
+        }
+    }
+
     /// A lane that is not connected yet.
     fn fresh(&self, peer: &PeerLanes) -> SharedLane {
         Arc::new(Lane::new(
             self.next_lane.fetch_add(1, Ordering::Relaxed),
             peer.id,
             Arc::clone(&self.tasks),
-            self.config.window,
-            self.config.spin,
+            &self.config,
+            Arc::clone(&peer.load),
         ))
     }
 

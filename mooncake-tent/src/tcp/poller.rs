@@ -1,4 +1,5 @@
-//! The link's own thread: serves lanes for which nobody waits, and ends those that are overdue.
+//! The link's own threads: they serve lanes for which nobody waits, or too much for whoever does, and
+//! end those that are overdue.
 
 use std::{
     io,
@@ -39,53 +40,79 @@ const AT_REST: EventFlags = EventFlags::RDHUP.union(EventFlags::ONESHOT);
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Poller {
-    epoll: OwnedFd,
-    wake: OwnedFd,
+    /// Lanes are dealt out among them by their ids.
+    workers: Vec<Worker>,
     stopped: AtomicBool,
     /// All that have not been retired, connected or not.
     lanes: Mutex<FxHashMap<u64, SharedLane>>,
+}
+
+/// A thread and what it waits for.
+#[derive(Debug)]
+struct Worker {
+    epoll: OwnedFd,
+    wake: OwnedFd,
     thread: OnceLock<Mutex<Option<thread::JoinHandle<()>>>>,
 }
 
-impl Poller {
-    pub(super) fn new() -> io::Result<Arc<Self>> {
+impl Worker {
+    fn new() -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN)?;
-        Ok(Arc::new(Self {
+        Ok(Self {
             epoll,
             wake,
-            stopped: AtomicBool::new(false),
-            lanes: Mutex::default(),
             thread: OnceLock::new(),
-        }))
+        })
     }
 
-    pub(super) fn start(self: &Arc<Self>, peers: &Arc<Peers>) -> io::Result<()> {
-        let (me, peers) = (Arc::clone(self), Arc::downgrade(peers));
-        let thread = spawn("tcp-link", move || me.run(&peers))?;
-        if self.thread.set(Mutex::new(Some(thread))).is_err() {
-            unreachable!("the poller starts once");
-        }
-        Ok(())
+    fn wake(&self) {
+        // A counter that takes no more has woken already.
+        let _full = rustix::io::write(&self.wake, &1_u64.to_le_bytes());
     }
 
-    pub(super) fn stop(&self) {
-        self.stopped.store(true, Ordering::Release);
-        self.wake();
+    fn join(&self) {
         let thread = self.thread.get().and_then(|thread| thread.lock().take());
         // A waker that it called may have dropped the last owner of the engine.
         let own = |thread: &thread::JoinHandle<()>| thread.thread().id() == thread::current().id();
         if let Some(thread) = thread.filter(|thread| !own(thread))
             && thread.join().is_err()
         {
-            tracing::error!("the TCP link's thread has panicked");
+            tracing::error!("a thread of the TCP link has panicked");
         }
     }
+}
 
-    fn wake(&self) {
-        // A counter that takes no more has woken already.
-        let _full = rustix::io::write(&self.wake, &1_u64.to_le_bytes());
+impl Poller {
+    pub(super) fn new(threads: usize) -> io::Result<Arc<Self>> {
+        let workers = (0..threads.max(1)).map(|_| Worker::new());
+        Ok(Arc::new(Self {
+            workers: workers.collect::<io::Result<_>>()?,
+            stopped: AtomicBool::new(false),
+            lanes: Mutex::default(),
+        }))
+    }
+
+    pub(super) fn start(self: &Arc<Self>, peers: &Arc<Peers>) -> io::Result<()> {
+        for (number, worker) in self.workers.iter().enumerate() {
+            let (me, peers) = (Arc::clone(self), Arc::downgrade(peers));
+            let thread = spawn("tcp-link", move || me.run(number, &peers))?;
+            if worker.thread.set(Mutex::new(Some(thread))).is_err() {
+                unreachable!("the poller starts once");
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        self.workers.iter().for_each(Worker::wake);
+        self.workers.iter().for_each(Worker::join);
+    }
+
+    fn worker(&self, lane: &Lane) -> &Worker {
+        &self.workers[(lane.id() % self.workers.len() as u64) as usize]
     }
 
     /// All lanes that have not been retired.
@@ -99,7 +126,7 @@ impl Poller {
         lanes.insert(lane.id(), Arc::clone(lane));
         if lanes.len() == 1 {
             // The thread sleeps without end while there are no lanes.
-            self.wake();
+            self.workers[0].wake();
         }
     }
 
@@ -107,7 +134,7 @@ impl Poller {
     pub(super) fn add(&self, lane: &SharedLane) {
         let data = EventData::new_u64(lane.id());
         let socket = lane.socket().expect("it is connected");
-        if let Err(error) = epoll::add(&self.epoll, socket, data, AT_REST) {
+        if let Err(error) = epoll::add(&self.worker(lane).epoll, socket, data, AT_REST) {
             lane.cut(Reason::Broken(io::Error::from(error).to_string().into()));
         }
     }
@@ -121,11 +148,16 @@ impl Poller {
         self.arm(lane, events);
     }
 
+    /// Leaves the lane to its thread altogether, frames that wait to be sent as well.
+    pub(super) fn take_over(&self, lane: &Lane) {
+        self.arm(lane, EventFlags::IN | EventFlags::OUT);
+    }
+
     fn arm(&self, lane: &Lane, events: EventFlags) {
         let data = EventData::new_u64(lane.id());
         if let Some(socket) = lane.socket() {
             // A lane that is not known any more has been retired.
-            let _retired = epoll::modify(&self.epoll, socket, data, events | AT_REST);
+            let _retired = epoll::modify(&self.worker(lane).epoll, socket, data, events | AT_REST);
         }
     }
 
@@ -133,25 +165,27 @@ impl Poller {
         self.lanes.lock().remove(&lane.id());
         if let Some(socket) = lane.socket() {
             // It may never have been added.
-            let _unknown = epoll::delete(&self.epoll, socket);
+            let _unknown = epoll::delete(&self.worker(lane).epoll, socket);
         }
     }
 
-    fn run(&self, peers: &Weak<Peers>) {
+    fn run(&self, number: usize, peers: &Weak<Peers>) {
+        let worker = &self.workers[number];
         let mut events: Vec<Event> = Vec::with_capacity(64);
         let mut looked = Instant::now();
         loop {
-            let idle = self.lanes.lock().is_empty();
+            // The first one looks after all of them.
+            let idle = number > 0 || self.lanes.lock().is_empty();
             let tick = Timespec {
                 tv_sec: 0,
                 tv_nsec: TICK.as_nanos() as _,
             };
             let timeout = (!idle).then_some(&tick);
             events.clear();
-            match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout) {
+            match epoll::wait(&worker.epoll, spare_capacity(&mut events), timeout) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => {
-                    tracing::error!(%error, "the TCP link's thread cannot wait for events");
+                    tracing::error!(%error, "a thread of the TCP link cannot wait for events");
                     thread::sleep(TICK);
                 }
             }
@@ -164,7 +198,7 @@ impl Poller {
             for event in &events {
                 let id = event.data.u64();
                 if id == WAKE {
-                    let _empty = rustix::io::read(&self.wake, &mut [0; 8]);
+                    let _empty = rustix::io::read(&worker.wake, &mut [0; 8]);
                     continue;
                 }
                 let lane = self.lanes.lock().get(&id).cloned();
@@ -172,7 +206,7 @@ impl Poller {
                     self.serve(&peers, &lane);
                 }
             }
-            if looked.elapsed() >= TICK {
+            if number == 0 && looked.elapsed() >= TICK {
                 looked = Instant::now();
                 self.look_after(&peers, looked);
             }
@@ -195,7 +229,8 @@ impl Poller {
             lane.flush();
             match lane.receive(&mut receiver) {
                 Ok(Received::Nothing) => break,
-                Ok(Received::Answers | Received::Bytes) => {}
+                Ok(Received::Answers) => peers.even_out(lane),
+                Ok(Received::Bytes) => {}
                 Err(reason) => return peers.retire(lane, &mut receiver, &reason),
             }
         }

@@ -528,6 +528,7 @@ impl<'a> Lane<'a> {
         };
         self.answers.push(Frame {
             tag: request.tag,
+            before: 0,
             header: header.encode(),
             payload,
             deadline: None,

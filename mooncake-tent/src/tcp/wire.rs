@@ -92,6 +92,8 @@ impl LaneClock {
     }
 }
 
+/// Where in an encoded request its tag is.
+const TAG_AT: usize = 8;
 /// Where in an encoded request its deadline is.
 const DEADLINE_AT: usize = 40;
 /// The flag of a hello that opens an errand.
@@ -340,6 +342,11 @@ impl RequestHeader {
             .bytes
     }
 
+    /// Gives an encoded request another tag.
+    pub(super) fn set_tag(encoded: &mut [u8; REQUEST_BYTES], tag: u64) {
+        encoded[TAG_AT..][..8].copy_from_slice(&tag.to_le_bytes());
+    }
+
     /// Gives an encoded request its deadline.
     pub(super) fn set_deadline(encoded: &mut [u8; REQUEST_BYTES], deadline_us: u64) {
         encoded[DEADLINE_AT..].copy_from_slice(&deadline_us.to_le_bytes());
@@ -442,7 +449,9 @@ mod tests {
         assert_eq!(request.encode()[..], bytes[..]);
         let mut later = request.encode();
         RequestHeader::set_deadline(&mut later, 11);
-        assert_eq!(RequestHeader::decode(&later).unwrap().deadline_us, 11);
+        RequestHeader::set_tag(&mut later, 12);
+        let decoded = RequestHeader::decode(&later).unwrap();
+        assert_eq!((decoded.deadline_us, decoded.tag), (11, 12));
 
         let answer = AnswerHeader {
             status: Status::Refused(Refusal::StaleGeneration),

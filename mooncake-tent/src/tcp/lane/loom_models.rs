@@ -1,0 +1,55 @@
+//! In every order: see [`crate::sync`].
+
+use std::{
+    io::Read,
+    os::{fd::OwnedFd, unix::net::UnixStream},
+};
+
+use loom::thread;
+
+use super::{super::TcpConfig, *};
+use crate::transport::TaskSlab;
+
+fn post() -> Post {
+    Post {
+        task: TaskRef::NONE,
+        verb: Verb::Read,
+        local: SmallVec::new(),
+        registration: RegistrationId(1),
+        generation: Generation(1),
+        offset: 0,
+        length: 1,
+        deadline: None,
+    }
+}
+
+#[test]
+fn what_an_answer_makes_room_for_is_sent_though_another_sends_just_then() {
+    loom::model(|| {
+        let tasks = Arc::new(TaskSlab::new());
+        let peer = PeerId::from_u64(1).unwrap();
+        let config = TcpConfig {
+            window: 1,
+            spin: Duration::ZERO,
+            ..TcpConfig::default()
+        };
+        let lane = Lane::new(1, peer, tasks, &config, Arc::default());
+        let lane = Arc::new(lane);
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        lane.connected(OwnedFd::from(ours).into(), LaneClock::start());
+        for _ in 0..2 {
+            assert!(lane.post(post()).is_ok());
+        }
+        let other = {
+            let lane = Arc::clone(&lane);
+            thread::spawn(move || assert!(!lane.flush()))
+        };
+        // The first is answered, so that the window takes the second.
+        lane.pending.lock().pop_front();
+        assert!(!lane.flush());
+        other.join().unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        let sent = theirs.read(&mut [0; 3 * REQUEST_BYTES]).unwrap();
+        assert_eq!(sent, 2 * REQUEST_BYTES);
+    });
+}
