@@ -39,6 +39,15 @@ pub struct Bar {
     pub met: bool,
 }
 
+/// What a row should not exceed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Ceiling {
+    /// The largest ratio that is good enough.
+    pub most_ratio: f64,
+    /// Whether it was kept.
+    pub met: bool,
+}
+
 /// Another system in the same case, in the same rounds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Other {
@@ -91,9 +100,18 @@ pub struct Row {
     /// What the ratio should be.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bar: Option<Bar>,
+    /// Our processor time per operation, of all sides, in multiples of the limit's: the median of the
+    /// rounds' ratios.
+    pub cpu_ratio: f64,
+    /// What that ratio should be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_bar: Option<Ceiling>,
     /// Other systems.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<Other>,
+    /// The command that measures this row again; empty where there is none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub repeat: String,
 }
 
 impl Row {
@@ -118,7 +136,10 @@ impl Row {
             ratio_of: by,
             ratio: rounds.ratio(0, 1, by),
             bar: None,
+            cpu_ratio: rounds.cpu_ratio(0, 1),
+            cpu_bar: None,
             others: Vec::new(),
+            repeat: String::new(),
         }
     }
 
@@ -127,6 +148,14 @@ impl Row {
     pub fn should_reach(mut self, least_ratio: f64) -> Self {
         let met = self.ratio >= least_ratio;
         self.bar = Some(Bar { least_ratio, met });
+        self
+    }
+
+    /// Says how much processor time it may take, in multiples of the limit's.
+    #[must_use]
+    pub fn should_take_at_most(mut self, most_ratio: f64) -> Self {
+        let met = self.cpu_ratio <= most_ratio;
+        self.cpu_bar = Some(Ceiling { most_ratio, met });
         self
     }
 
@@ -155,8 +184,9 @@ impl Report {
     /// Whether every row that has a bar reaches it.
     #[must_use]
     pub fn all_met(&self) -> bool {
-        let mut bars = self.rows.iter().filter_map(|row| row.bar);
-        bars.all(|bar| bar.met)
+        self.rows
+            .iter()
+            .all(|row| row.bar.is_none_or(|bar| bar.met) && row.cpu_bar.is_none_or(|bar| bar.met))
     }
 }
 
