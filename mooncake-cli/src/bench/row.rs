@@ -204,20 +204,23 @@ impl Show for Report {
             ("op", Left),
             ("bytes", Right),
             ("batch", Right),
-            ("threads", Right),
+            ("thr", Right),
             ("wait", Left),
             ("GB/s", Right),
             ("op/s", Right),
             ("p50 µs", Right),
             ("p99 µs", Right),
-            ("CPU s/GB", Right),
+            ("s/GB", Right),
             ("limit", Left),
             ("GB/s", Right),
             ("op/s", Right),
             ("p50 µs", Right),
-            ("CPU s/GB", Right),
+            ("s/GB", Right),
             ("ratio", Right),
             ("of", Left),
+            ("bar", Right),
+            ("", Left),
+            ("CPU", Right),
             ("bar", Right),
             ("", Left),
         ];
@@ -261,12 +264,11 @@ impl Row {
             .to_owned(),
             self.bar
                 .map_or_else(String::new, |bar| format!("{:.2}", bar.least_ratio)),
-            match self.bar {
-                None => "",
-                Some(bar) if bar.met => "yes",
-                Some(_) => "NO",
-            }
-            .to_owned(),
+            verdict(self.bar.map(|bar| bar.met)),
+            digits(self.cpu_ratio),
+            self.cpu_bar
+                .map_or_else(String::new, |bar| format!("{:.2}", bar.most_ratio)),
+            verdict(self.cpu_bar.map(|bar| bar.met)),
         ];
         for system in systems {
             let other = self.others.iter().find(|other| other.system == *system);
@@ -280,6 +282,15 @@ impl Row {
         }
         cells
     }
+}
+
+fn verdict(met: Option<bool>) -> String {
+    match met {
+        None => "",
+        Some(true) => "yes",
+        Some(false) => "NO",
+    }
+    .to_owned()
 }
 
 /// Three significant digits; nothing where there is nothing to tell.
@@ -328,9 +339,12 @@ mod tests {
             .unwrap();
         let mut row = Row::beside_limit(&rounds, "plain socket", Yardstick::GbPerS);
         row.add_other(&rounds, 2, "cpp");
-        let row = row.should_reach(0.85);
+        let row = row.should_reach(0.85).should_take_at_most(1.15);
         assert_eq!((row.ratio, row.others[0].ratio), (0.9, 3.0));
-        assert!(row.bar.unwrap().met);
+        assert!((row.cpu_ratio - 10.0 / 9.0).abs() < 1e-9);
+        assert!(row.bar.unwrap().met && row.cpu_bar.unwrap().met);
+        let costly = row.clone().should_take_at_most(1.1);
+        assert!(!Report { rows: vec![costly] }.all_met());
         let report = Report { rows: vec![row] };
         assert!(report.all_met());
         let text = report.human();

@@ -23,7 +23,7 @@ use crate::config::Size;
 use crate::output::Failure;
 
 pub use case::{Against, Case, Op, Transport};
-pub use peer::{serve_engine, serve_plain};
+pub use peer::{Role, serve_engine, serve_plain};
 
 use engine::Engine;
 use memory::Copier;
@@ -44,8 +44,8 @@ pub struct Conditions {
     pub window: u64,
     /// Whether blocks are checked.
     pub verify: bool,
-    /// Whether targets make some bytes wrong, which must be noticed.
-    pub spoil: bool,
+    /// The target that makes some bytes wrong, which must be noticed.
+    pub spoil: Option<Role>,
 }
 
 /// Measures one case after the other.
@@ -76,10 +76,11 @@ impl Peers {
     /// One does not start.
     pub fn start(runtime: &Handle, conditions: &Conditions) -> Result<Self, Failure> {
         let Conditions { window, spoil, .. } = *conditions;
-        let plain = Peer::start(runtime, "plain", window, spoil)?;
+        let start = |role| Peer::start(runtime, role, window, spoil == Some(role));
+        let plain = start(Role::Plain)?;
         let no_address = |error| Failure::new("the plain target has no address").because(error);
         Ok(Self {
-            engine: Peer::start(runtime, "engine", window, spoil)?,
+            engine: start(Role::Engine)?,
             streams: plain.address().parse().map_err(no_address)?,
             plain,
         })

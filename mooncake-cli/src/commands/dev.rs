@@ -13,7 +13,7 @@ use super::serve::{Ready, Stop, listen_remedy};
 use super::{Context, block_on};
 use crate::output::{Exit, Failure, Output};
 
-pub use transfer_peer::{PeerRole, TransferPeerArgs};
+pub use transfer_peer::TransferPeerArgs;
 
 /// What `mooncake dev` can do.
 #[derive(Debug, Subcommand)]

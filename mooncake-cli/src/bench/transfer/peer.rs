@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use mooncake_tent::{Buffer, Permission, TcpTransport, TentEngine, TransferEngine};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
@@ -20,6 +21,24 @@ use crate::output::{Failure, Output};
 
 /// How long an answer may take: the check of all its memory, on a machine that is busy.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What is at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Role {
+    /// A transfer engine with a segment.
+    Engine,
+    /// A thread for each plain connection.
+    Plain,
+}
+
+impl Role {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Engine => "engine",
+            Self::Plain => "plain",
+        }
+    }
+}
 
 /// What a peer is asked, a line of JSON each.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -60,11 +79,11 @@ impl Peer {
     /// it is to `spoil` them.
     pub(super) fn start(
         runtime: &Handle,
-        role: &str,
+        role: Role,
         window: u64,
         spoil: bool,
     ) -> Result<Self, Failure> {
-        let window = format!("--window={window}");
+        let (role, window) = (role.name(), format!("--window={window}"));
         let mut arguments = vec![
             "dev",
             "transfer-peer",

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use tokio::runtime::Handle;
 
 use crate::bench::transfer::{
-    Against, Case, Conditions, MOST_BATCH, Measurement, Op, Peers, Transport,
+    Against, Case, Conditions, MOST_BATCH, Measurement, Op, Peers, Role, Transport,
 };
 use crate::bench::{Report, Turns};
 use crate::commands::{Context, block_on, unless_interrupted};
@@ -62,9 +62,9 @@ pub struct TransferArgs {
     /// Do not check that bytes arrive.
     #[arg(long)]
     pub no_verify: bool,
-    /// Let targets make some bytes wrong.
-    #[arg(long, hide = true)]
-    pub spoil: bool,
+    /// Let a target make some bytes wrong.
+    #[arg(long, value_enum, hide = true)]
+    pub spoil: Option<Role>,
 }
 
 /// In which direction blocks move.

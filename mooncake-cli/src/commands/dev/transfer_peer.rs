@@ -1,8 +1,8 @@
 //! `mooncake dev transfer-peer`: the other end of `mooncake bench transfer`.
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
-use crate::bench::transfer::{serve_engine, serve_plain};
+use crate::bench::transfer::{Role, serve_engine, serve_plain};
 use crate::commands::{Context, runtime};
 use crate::config::Size;
 use crate::output::{Exit, Failure};
@@ -12,7 +12,7 @@ use crate::output::{Exit, Failure};
 pub struct TransferPeerArgs {
     /// What to be.
     #[arg(value_enum)]
-    pub role: PeerRole,
+    pub role: Role,
     /// How much memory to offer.
     #[arg(long, value_name = "SIZE")]
     pub window: Size,
@@ -21,24 +21,15 @@ pub struct TransferPeerArgs {
     pub spoil: bool,
 }
 
-/// What the other end is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum PeerRole {
-    /// A transfer engine with a segment.
-    Engine,
-    /// A thread for each plain connection.
-    Plain,
-}
-
 pub(super) fn run(args: &TransferPeerArgs, context: &Context) -> Result<Exit, Failure> {
     match args.role {
-        PeerRole::Engine => {
+        Role::Engine => {
             let runtime = runtime()?;
             let window = args.window.bytes();
             serve_engine(context.output, runtime.handle(), window, args.spoil)?;
             runtime.shutdown_background();
         }
-        PeerRole::Plain => serve_plain(context.output, args.spoil)?,
+        Role::Plain => serve_plain(context.output, args.spoil)?,
     }
     Ok(Exit::Yes)
 }
