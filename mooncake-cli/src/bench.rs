@@ -9,8 +9,9 @@ mod cpu;
 mod figures;
 mod rounds;
 mod row;
+pub mod transfer;
 
 pub use cpu::{ProcessCpu, own_cpu};
 pub use figures::{Figures, Sample};
 pub use rounds::{Contender, Rounds, Turns};
-pub use row::{Bar, Other, Report, Row, Yardstick};
+pub use row::{Bar, Ceiling, Other, Report, Row, Yardstick};

@@ -5,6 +5,7 @@ mod page;
 
 use std::collections::BTreeSet;
 
+use mooncake_cli::bench::{Figures, Report, Row, Yardstick};
 use mooncake_cli::commands::get::GetResult;
 use mooncake_cli::commands::locate::{Place, Places};
 use mooncake_cli::commands::ls::{Listed, Listing};
@@ -56,6 +57,33 @@ fn runs_have_the_fields_of_the_page() {
             ..Summary::default()
         },
     );
+}
+
+#[test]
+fn measurements_have_the_fields_of_the_page() {
+    let row = Row {
+        transport: "tcp".to_owned(),
+        op: "read".to_owned(),
+        block_bytes: 1,
+        batch: 1,
+        threads: 1,
+        poll: false,
+        ours: Figures::default(),
+        limit: "1 socket".to_owned(),
+        limit_gb_per_s: 1.0,
+        limit_ops_per_s: 1.0,
+        limit_p50_us: 1.0,
+        limit_cpu_s_per_gb: 1.0,
+        ratio_of: Yardstick::GbPerS,
+        ratio: 1.0,
+        bar: None,
+        cpu_ratio: 1.0,
+        cpu_bar: None,
+        others: Vec::new(),
+        repeat: "mooncake bench transfer".to_owned(),
+    };
+    let row = row.should_reach(0.9).should_take_at_most(1.15);
+    check("bench transfer", &Report { rows: vec![row] });
 }
 
 #[test]

@@ -39,6 +39,15 @@ pub struct Bar {
     pub met: bool,
 }
 
+/// What a row should not exceed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Ceiling {
+    /// The largest ratio that is good enough.
+    pub most_ratio: f64,
+    /// Whether it was kept.
+    pub met: bool,
+}
+
 /// Another system in the same case, in the same rounds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Other {
@@ -91,9 +100,18 @@ pub struct Row {
     /// What the ratio should be.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bar: Option<Bar>,
+    /// Our processor time per operation, of all sides, in multiples of the limit's: the median of the
+    /// rounds' ratios.
+    pub cpu_ratio: f64,
+    /// What that ratio should be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_bar: Option<Ceiling>,
     /// Other systems.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<Other>,
+    /// The command that measures this row again; empty where there is none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub repeat: String,
 }
 
 impl Row {
@@ -118,7 +136,10 @@ impl Row {
             ratio_of: by,
             ratio: rounds.ratio(0, 1, by),
             bar: None,
+            cpu_ratio: rounds.cpu_ratio(0, 1),
+            cpu_bar: None,
             others: Vec::new(),
+            repeat: String::new(),
         }
     }
 
@@ -127,6 +148,14 @@ impl Row {
     pub fn should_reach(mut self, least_ratio: f64) -> Self {
         let met = self.ratio >= least_ratio;
         self.bar = Some(Bar { least_ratio, met });
+        self
+    }
+
+    /// Says how much processor time it may take, in multiples of the limit's.
+    #[must_use]
+    pub fn should_take_at_most(mut self, most_ratio: f64) -> Self {
+        let met = self.cpu_ratio <= most_ratio;
+        self.cpu_bar = Some(Ceiling { most_ratio, met });
         self
     }
 
@@ -155,8 +184,9 @@ impl Report {
     /// Whether every row that has a bar reaches it.
     #[must_use]
     pub fn all_met(&self) -> bool {
-        let mut bars = self.rows.iter().filter_map(|row| row.bar);
-        bars.all(|bar| bar.met)
+        self.rows
+            .iter()
+            .all(|row| row.bar.is_none_or(|bar| bar.met) && row.cpu_bar.is_none_or(|bar| bar.met))
     }
 }
 
@@ -174,20 +204,23 @@ impl Show for Report {
             ("op", Left),
             ("bytes", Right),
             ("batch", Right),
-            ("threads", Right),
+            ("thr", Right),
             ("wait", Left),
             ("GB/s", Right),
             ("op/s", Right),
             ("p50 µs", Right),
             ("p99 µs", Right),
-            ("CPU s/GB", Right),
+            ("s/GB", Right),
             ("limit", Left),
             ("GB/s", Right),
             ("op/s", Right),
             ("p50 µs", Right),
-            ("CPU s/GB", Right),
+            ("s/GB", Right),
             ("ratio", Right),
             ("of", Left),
+            ("bar", Right),
+            ("", Left),
+            ("CPU", Right),
             ("bar", Right),
             ("", Left),
         ];
@@ -231,12 +264,11 @@ impl Row {
             .to_owned(),
             self.bar
                 .map_or_else(String::new, |bar| format!("{:.2}", bar.least_ratio)),
-            match self.bar {
-                None => "",
-                Some(bar) if bar.met => "yes",
-                Some(_) => "NO",
-            }
-            .to_owned(),
+            verdict(self.bar.map(|bar| bar.met)),
+            digits(self.cpu_ratio),
+            self.cpu_bar
+                .map_or_else(String::new, |bar| format!("{:.2}", bar.most_ratio)),
+            verdict(self.cpu_bar.map(|bar| bar.met)),
         ];
         for system in systems {
             let other = self.others.iter().find(|other| other.system == *system);
@@ -250,6 +282,15 @@ impl Row {
         }
         cells
     }
+}
+
+fn verdict(met: Option<bool>) -> String {
+    match met {
+        None => "",
+        Some(true) => "yes",
+        Some(false) => "NO",
+    }
+    .to_owned()
 }
 
 /// Three significant digits; nothing where there is nothing to tell.
@@ -298,9 +339,12 @@ mod tests {
             .unwrap();
         let mut row = Row::beside_limit(&rounds, "plain socket", Yardstick::GbPerS);
         row.add_other(&rounds, 2, "cpp");
-        let row = row.should_reach(0.85);
+        let row = row.should_reach(0.85).should_take_at_most(1.15);
         assert_eq!((row.ratio, row.others[0].ratio), (0.9, 3.0));
-        assert!(row.bar.unwrap().met);
+        assert!((row.cpu_ratio - 10.0 / 9.0).abs() < 1e-9);
+        assert!(row.bar.unwrap().met && row.cpu_bar.unwrap().met);
+        let costly = row.clone().should_take_at_most(1.1);
+        assert!(!Report { rows: vec![costly] }.all_met());
         let report = Report { rows: vec![row] };
         assert!(report.all_met());
         let text = report.human();

@@ -1,0 +1,159 @@
+//! `mooncake bench transfer`: every row has its figures, and no wrong byte goes unnoticed.
+#![expect(clippy::unwrap_used, reason = "the helpers below are part of tests")]
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// The code, and the document on stdout. Turns are short: nothing here looks at how fast it is.
+fn bench(line: &str) -> (i32, Value) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mooncake"));
+    // Settings of whoever runs the tests are not ours.
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("MOONCAKE_") {
+            command.env_remove(name);
+        }
+    }
+    command.args("bench transfer -o json --rounds 1".split(' '));
+    if !line.contains("--seconds") {
+        command.args(["--seconds", "0.005"]);
+    }
+    command.args(line.split_whitespace());
+    let Output { status, stdout, .. } = command.output().unwrap();
+    let document = serde_json::from_slice(&stdout).unwrap();
+    (status.code().unwrap(), document)
+}
+
+fn rows(line: &str) -> Vec<Value> {
+    let (code, document) = bench(line);
+    assert!(code < 2, "{document:#}");
+    document["rows"].as_array().unwrap().clone()
+}
+
+const POSITIVE: [&str; 13] = [
+    "block_bytes",
+    "batch",
+    "threads",
+    "gb_per_s",
+    "ops_per_s",
+    "p50_us",
+    "p99_us",
+    "p999_us",
+    "cpu_s_per_gb",
+    "limit_gb_per_s",
+    "limit_ops_per_s",
+    "limit_p50_us",
+    "ratio",
+];
+
+#[test]
+fn the_suite_has_every_case_with_every_figure() {
+    // One batch of 16 blocks of 16 MiB needs all of the memory.
+    let rows = rows("");
+    for row in &rows {
+        for field in POSITIVE {
+            assert!(row[field].as_f64().unwrap() > 0.0, "{field} of {row:#}");
+        }
+        assert!(
+            row["limit"].is_string() && row["poll"].is_boolean(),
+            "{row:#}"
+        );
+    }
+    let count = |transport: &str, op: &str| {
+        let of = |row: &&Value| row["transport"] == transport && row["op"] == op;
+        rows.iter().filter(of).count()
+    };
+    assert_eq!(count("tcp", "read"), count("tcp", "write"));
+    assert_eq!(
+        (count("in-process", "read"), count("in-process", "write")),
+        (2, 2)
+    );
+    let find = |op: &str, bytes: u64, batch: u64| {
+        rows.iter()
+            .find(|row| row["op"] == op && row["block_bytes"] == bytes && row["batch"] == batch)
+    };
+    for op in ["read", "write"] {
+        for batch in [1, 16] {
+            for bytes in [16, 18, 20, 22, 24].map(|bits| 1 << bits) {
+                let row = find(op, bytes, batch).unwrap();
+                assert_eq!(row["bar"]["least_ratio"], 0.9, "{row:#}");
+            }
+        }
+        let streams = find(op, 1 << 20, 16).unwrap();
+        assert_eq!(streams["limit"], "2 sockets");
+        assert_eq!(streams["cpu_bar"]["most_ratio"], 1.15);
+        let small = find(op, 4 << 10, 128).unwrap();
+        assert_eq!(
+            (&small["ratio_of"], &small["bar"]["least_ratio"]),
+            (&"ops_per_s".into(), &0.6.into())
+        );
+    }
+}
+
+#[test]
+fn a_row_says_how_to_measure_it_again() {
+    let line = "--op write --block-size 4097 --batch 3 --threads 2 --window 1MiB";
+    let first = rows(line);
+    let [row] = first.as_slice() else {
+        panic!("{first:#?}")
+    };
+    let repeat = row["repeat"].as_str().unwrap();
+    assert_eq!(repeat, format!("mooncake bench transfer {line}"));
+}
+
+#[test]
+fn odd_blocks_in_odd_batches_move_over_every_link_and_any_number_of_lanes() {
+    for lanes in 1..=3 {
+        let line = format!(
+            "--transport tcp,in-process,memory --block-size 1,4097,65537 --batch 1,7 --window 1MiB --lanes {lanes}"
+        );
+        assert_eq!(rows(&line).len(), 2 * 6 + 2 * 6 + 6);
+    }
+}
+
+#[test]
+fn callers_may_look_and_may_keep_a_pace() {
+    let polled = rows("--poll --block-size 4096 --window 1MiB");
+    assert!(polled.iter().all(|row| row["poll"] == true));
+    let paced = rows("--open-loop 2000 --seconds 0.05 --batch 2 --block-size 4096 --window 1MiB");
+    for row in paced {
+        assert_eq!(row["ratio_of"], "p50_us", "{row:#}");
+        assert!(row["ops_per_s"].as_f64().unwrap() <= 2_100.0, "{row:#}");
+    }
+    let one = rows("--threads 3 --against one-thread --block-size 4096 --window 1MiB");
+    assert!(one.iter().all(|row| row["limit"] == "1 thread"));
+}
+
+#[test]
+fn bytes_that_a_target_has_wrong_are_noticed() {
+    for (op, target, whose) in [
+        ("read", "engine", "what was read"),
+        ("write", "engine", "the target's memory"),
+        ("read", "plain", "what a plain socket has read"),
+        ("write", "plain", "a plain socket has written"),
+    ] {
+        let line = format!("--op {op} --block-size 4096 --window 1MiB --spoil {target}");
+        let (code, document) = bench(&line);
+        assert_eq!(code, 2, "{document:#}");
+        let message = document["error"]["message"].as_str().unwrap();
+        assert!(
+            message.contains("wrong") && message.contains(whose),
+            "{message}"
+        );
+        // Who does not look does not see.
+        assert_eq!(rows(&format!("{line} --no-verify")).len(), 1);
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    for line in [
+        "--block-size 0",
+        "--block-size 2MiB --window 1MiB",
+        "--block-size 64KiB --batch 16 --threads 2 --window 1MiB",
+    ] {
+        let (code, document) = bench(line);
+        assert_eq!(code, 2, "{line}: {document:#}");
+        assert!(document["error"]["try"].is_string(), "{line}: {document:#}");
+    }
+}
