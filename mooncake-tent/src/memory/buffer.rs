@@ -98,11 +98,17 @@ impl LocalBuffer {
                 (open && state & LEASES < LEASES).then(|| state + 1)
             });
         match taken {
-            Ok(_) => Ok(BufferLease {
+            Ok(_) => Ok(BufferLease(Held::Alone(Alone {
                 buffer: Arc::clone(self),
-            }),
+            }))),
             Err(state) => Err(generation_of(state)),
         }
+    }
+
+    /// Whether it would be leased now.
+    pub(super) fn is_open(&self, generation: Generation) -> bool {
+        let state = self.state.load(Ordering::Acquire);
+        state & CLOSED == 0 && generation_of(state) == generation
     }
 
     /// No new leases from now on.
@@ -165,18 +171,41 @@ impl fmt::Debug for LocalBuffer {
 }
 
 /// Keeps a buffer registered and its memory alive while a transfer uses it.
-pub struct BufferLease {
+#[derive(Clone)]
+pub struct BufferLease(Held);
+
+/// The buffer's own count is a place where all threads meet. Who takes many leases in a row has them
+/// share one.
+#[derive(Clone)]
+enum Held {
+    Alone(Alone),
+    Together(Arc<Alone>),
+}
+
+/// One lease of the buffer's count.
+struct Alone {
     buffer: Arc<LocalBuffer>,
 }
 
 impl BufferLease {
     /// The buffer that is held.
     pub fn buffer(&self) -> &Arc<LocalBuffer> {
-        &self.buffer
+        match &self.0 {
+            Held::Alone(alone) => &alone.buffer,
+            Held::Together(together) => &together.buffer,
+        }
+    }
+
+    /// The same, but its clones count as one with it.
+    pub(super) fn shared(self) -> Self {
+        match self.0 {
+            Held::Alone(alone) => Self(Held::Together(Arc::new(alone))),
+            Held::Together(_) => self,
+        }
     }
 }
 
-impl Clone for BufferLease {
+impl Clone for Alone {
     fn clone(&self) -> Self {
         // A lease that exists may be doubled even if the buffer was closed meanwhile.
         let state = self.buffer.state.fetch_add(1, Ordering::AcqRel);
@@ -187,7 +216,7 @@ impl Clone for BufferLease {
     }
 }
 
-impl Drop for BufferLease {
+impl Drop for Alone {
     fn drop(&mut self) {
         self.buffer.end_lease();
     }
@@ -195,7 +224,7 @@ impl Drop for BufferLease {
 
 impl fmt::Debug for BufferLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "BufferLease({})", self.buffer.id)
+        write!(f, "BufferLease({})", self.buffer().id)
     }
 }
 
@@ -209,7 +238,7 @@ pub struct LocalSlice {
 impl LocalSlice {
     /// `None` if the range is empty or not within the buffer.
     pub(crate) fn new(lease: BufferLease, range: Range<u64>) -> Option<Self> {
-        let within = range.start < range.end && range.end <= lease.buffer.memory.len() as u64;
+        let within = range.start < range.end && range.end <= lease.buffer().memory.len() as u64;
         within.then_some(Self { lease, range })
     }
 
@@ -221,7 +250,7 @@ impl LocalSlice {
 
     /// The buffer that it is a part of.
     pub fn buffer(&self) -> &Arc<LocalBuffer> {
-        &self.lease.buffer
+        self.lease.buffer()
     }
 
     /// The part of it that `range` names, counted from its own start.
@@ -239,7 +268,7 @@ impl LocalSlice {
     }
 
     pub(crate) fn piece(&self) -> Piece {
-        self.lease.buffer.memory.piece(self.range.clone())
+        self.lease.buffer().memory.piece(self.range.clone())
     }
 }
 

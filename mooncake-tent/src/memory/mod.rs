@@ -1,9 +1,13 @@
 //! Memory that links may reach: regions, registered buffers and the leases on them.
 
+#[cfg(feature = "tcp")]
+mod admission;
 mod buffer;
 mod region;
 mod table;
 
+#[cfg(feature = "tcp")]
+pub(crate) use admission::Admission;
 pub use buffer::{BufferLease, LocalBuffer, LocalSlice, Permission};
 pub use region::Memory;
 pub(crate) use region::Piece;

@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-use super::{LocalBuffer, LocalSlice, Memory, Permission};
+use super::{BufferLease, LocalBuffer, LocalSlice, Memory, Permission};
 use crate::{
     error::Reason,
     identity::{Generation, RegistrationId},
@@ -20,6 +20,15 @@ use crate::{
 pub(crate) enum Access {
     Read,
     Write,
+}
+
+impl Access {
+    pub(super) fn is_allowed(self, permission: Permission) -> bool {
+        match (permission, self) {
+            (Permission::Local, _) | (Permission::PeersRead, Self::Write) => false,
+            (Permission::PeersRead, Self::Read) | (Permission::PeersReadWrite, _) => true,
+        }
+    }
 }
 
 /// Why a peer's request is refused. Nothing was touched.
@@ -136,19 +145,24 @@ impl BufferTable {
         range: Range<u64>,
         access: Access,
     ) -> Result<LocalSlice, Refusal> {
+        let lease = self.lease(id, generation, access)?;
+        LocalSlice::new(lease, range).ok_or(Refusal::OutOfBounds)
+    }
+
+    /// Holds a buffer for requests of this kind.
+    pub(super) fn lease(
+        &self,
+        id: RegistrationId,
+        generation: Generation,
+        access: Access,
+    ) -> Result<BufferLease, Refusal> {
         let buffers = self.buffers.load();
         let buffer = buffers.get(&id).ok_or(Refusal::UnknownRegistration)?;
-        let allowed = match (buffer.permission(), access) {
-            (Permission::Local, _) | (Permission::PeersRead, Access::Write) => false,
-            (Permission::PeersRead, Access::Read) | (Permission::PeersReadWrite, _) => true,
-        };
-        if !allowed {
+        if !access.is_allowed(buffer.permission()) {
             return Err(Refusal::Permission);
         }
-        let lease = buffer
-            .lease(Some(generation))
-            .map_err(|_| Refusal::StaleGeneration)?;
-        LocalSlice::new(lease, range).ok_or(Refusal::OutOfBounds)
+        let lease = buffer.lease(Some(generation));
+        lease.map_err(|_| Refusal::StaleGeneration)
     }
 }
 

@@ -8,10 +8,10 @@ use super::socket::{IoPieces, MOST_PIECES, Mode, receive};
 use crate::memory::LocalSlice;
 
 /// Read ahead of what is needed: many small messages in one call …
-const BUFFER: usize = 16 << 10;
+const BUFFER: usize = 64 << 10;
 /// … but little behind a large payload, since what lands here is copied once more.
 const LITTLE: usize = 64;
-const LARGE_PAYLOAD: u64 = 256 << 10;
+const LARGE_PAYLOAD: u64 = 32 << 10;
 
 /// Where a payload goes, and how much of it has arrived.
 #[derive(Debug)]

@@ -7,6 +7,7 @@
 
 use std::{
     io::{self, Read},
+    mem::MaybeUninit,
     net::{SocketAddr, TcpStream},
     os::fd::AsRawFd,
     time::{Duration, Instant},
@@ -20,7 +21,7 @@ use rustix::{
 use crate::memory::Piece;
 
 /// Most pieces of one system call.
-pub(super) const MOST_PIECES: usize = 64;
+pub(super) const MOST_PIECES: usize = 256;
 
 /// How often something slow looks whether it is still wanted.
 const LOOK: Duration = Duration::from_millis(20);
@@ -118,19 +119,16 @@ fn still_wanted(end: Instant, gives_up: impl Fn() -> bool) -> io::Result<()> {
 
 /// Pieces of memory for one vectored call.
 pub(super) struct IoPieces {
-    vectors: [libc::iovec; MOST_PIECES],
+    /// The first `count` are set.
+    vectors: [MaybeUninit<libc::iovec>; MOST_PIECES],
     count: usize,
     bytes: usize,
 }
 
 impl IoPieces {
     pub(super) fn new() -> Self {
-        let empty = libc::iovec {
-            iov_base: std::ptr::null_mut(),
-            iov_len: 0,
-        };
         Self {
-            vectors: [empty; MOST_PIECES],
+            vectors: [const { MaybeUninit::uninit() }; MOST_PIECES],
             count: 0,
             bytes: 0,
         }
@@ -158,10 +156,10 @@ impl IoPieces {
             return false;
         }
         if len > 0 {
-            self.vectors[self.count] = libc::iovec {
+            self.vectors[self.count].write(libc::iovec {
                 iov_base: base.cast(),
                 iov_len: len,
-            };
+            });
             self.count += 1;
             self.bytes += len;
         }
@@ -253,7 +251,7 @@ pub(super) fn receive(
 fn header(pieces: &IoPieces) -> libc::msghdr {
     // SAFETY: a message header of zeros is a valid one that names nothing.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = pieces.vectors.as_ptr().cast_mut();
+    message.msg_iov = pieces.vectors.as_ptr().cast_mut().cast();
     message.msg_iovlen = pieces.count as _;
     message
 }

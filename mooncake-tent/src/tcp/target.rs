@@ -35,7 +35,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     identity::Incarnation,
-    memory::{Access, BufferTable, LocalSlice, Refusal},
+    memory::{Access, Admission, BufferTable, LocalSlice, Refusal},
     platform::after,
     transport::{InstallContext, LinkGauges},
 };
@@ -373,6 +373,7 @@ struct Lane<'a> {
     initiator: Incarnation,
     errand: bool,
     clock: LaneClock,
+    admission: Admission,
     inbox: Inbox,
     answers: Outbox<ANSWER_BYTES>,
     /// Bytes of the write that is arriving.
@@ -395,6 +396,7 @@ impl<'a> Lane<'a> {
             initiator: hello.initiator,
             errand: hello.errand,
             clock,
+            admission: Admission::default(),
             inbox: Inbox::new(),
             answers: Outbox::new(),
             arriving: 0,
@@ -467,14 +469,15 @@ impl<'a> Lane<'a> {
         self.answer(request, status, payload)
     }
 
-    fn admit(&self, request: &RequestHeader, access: Access) -> Result<LocalSlice, Refusal> {
+    fn admit(&mut self, request: &RequestHeader, access: Access) -> Result<LocalSlice, Refusal> {
         let end = request
             .offset
             .checked_add(request.length)
             .ok_or(Refusal::OutOfBounds)?;
         let range = request.offset..end;
+        let (id, generation) = (request.registration, request.generation);
         let buffers = &self.shared.buffers;
-        buffers.admit(request.registration, request.generation, range, access)
+        self.admission.admit(buffers, id, generation, range, access)
     }
 
     /// Receives a write's payload straight into its place, as long as its deadline is not over.
@@ -579,6 +582,7 @@ impl<'a> Lane<'a> {
         if self.answers.frames() > 0 {
             self.send_answers()?;
         }
+        self.admission.rest();
         if let Some(end) = self.spin.until(|| once(&mut self.inbox)) {
             return end;
         }

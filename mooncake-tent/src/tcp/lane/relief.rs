@@ -82,7 +82,8 @@ impl Lane {
     }
 }
 
-#[cfg(all(test, not(mooncake_loom)))]
+#[cfg(test)]
+#[cfg(not(mooncake_loom))]
 mod tests {
     use std::{
         io::Read,
