@@ -204,8 +204,7 @@ impl Show for Report {
             ("op", Left),
             ("bytes", Right),
             ("batch", Right),
-            ("thr", Right),
-            ("wait", Left),
+            ("callers", Right),
             ("GB/s", Right),
             ("op/s", Right),
             ("p50 µs", Right),
@@ -243,16 +242,19 @@ impl Row {
             self.op.clone(),
             self.block_bytes.to_string(),
             self.batch.to_string(),
-            self.threads.to_string(),
-            if self.poll { "poll" } else { "sleep" }.to_owned(),
+            format!(
+                "{} {}",
+                self.threads,
+                if self.poll { "poll" } else { "sleep" }
+            ),
             digits(ours.gb_per_s),
-            digits(ours.ops_per_s),
+            rate(ours.ops_per_s),
             digits(ours.p50_us),
             digits(ours.p99_us),
             digits(ours.cpu_s_per_gb),
             self.limit.clone(),
             digits(self.limit_gb_per_s),
-            digits(self.limit_ops_per_s),
+            rate(self.limit_ops_per_s),
             digits(self.limit_p50_us),
             digits(self.limit_cpu_s_per_gb),
             format!("{:.2}", self.ratio),
@@ -291,6 +293,16 @@ fn verdict(met: Option<bool>) -> String {
         Some(false) => "NO",
     }
     .to_owned()
+}
+
+/// Three significant digits and what they are multiplied with.
+fn rate(number: f64) -> String {
+    match number {
+        n if n < 1e4 => digits(n),
+        n if n < 1e5 => format!("{:.1}k", n / 1e3),
+        n if n < 1e6 => format!("{:.0}k", n / 1e3),
+        n => format!("{}M", digits(n / 1e6)),
+    }
 }
 
 /// Three significant digits; nothing where there is nothing to tell.
@@ -355,6 +367,12 @@ mod tests {
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["rows"][0]["ratio_of"], "gb_per_s");
         assert!(json["rows"][0]["limit_p50_us"].as_f64().unwrap() > 0.0);
+    }
+
+    #[test]
+    fn rates_are_short() {
+        let texts = [0.0, 9.5, 9_999.0, 67_264.0, 750_217.0, 1_096_877.0].map(rate);
+        assert_eq!(texts, ["-", "9.50", "9,999", "67.3k", "750k", "1.10M"]);
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod memory;
 mod pace;
 mod peer;
 mod plain;
+mod pool;
 #[cfg(target_arch = "x86_64")]
 mod streaming;
 mod walk;
@@ -28,7 +29,8 @@ pub use peer::{Role, serve_engine, serve_plain};
 use engine::Engine;
 use memory::Copier;
 use peer::Peer;
-use plain::{Plain, Pool};
+use plain::Plain;
+use pool::Pool;
 
 /// Blocks that may be submitted together.
 pub const MOST_BATCH: u64 = plain::MOST_BATCH;
@@ -40,8 +42,10 @@ pub struct Conditions {
     pub turns: Turns,
     /// Connections of the engine to its target.
     pub lanes: u64,
-    /// Memory that blocks walk through, on either side.
+    /// Memory that there is, on either side.
     pub window: u64,
+    /// Memory that blocks walk through, unless one batch of all callers needs more.
+    pub walk: u64,
     /// Whether blocks are checked.
     pub verify: bool,
     /// The target that makes some bytes wrong, which must be noticed.
@@ -92,6 +96,12 @@ impl Conditions {
     pub const LANES: u64 = 2;
     /// Memory unless told otherwise: many times what a cache holds.
     pub const WINDOW: u64 = 256 << 20;
+
+    /// Memory that the blocks of `case` walk through.
+    fn reach(&self, case: &Case) -> u64 {
+        let under_way = case.block.saturating_mul(case.batch * case.threads);
+        self.walk.max(under_way).min(self.window)
+    }
 
     /// What to add to a command so that it has the same conditions, but for the time that it takes.
     fn words(&self) -> String {
@@ -146,15 +156,15 @@ impl<'a> Measurement<'a> {
             }
             Transport::InProcess => {
                 let limit = match case.against {
-                    Against::Plain => Some(Copier::memcpy(case, &conditions)?),
+                    Against::Plain => Some(Copier::memcpy(case, &conditions, &self.pool)?),
                     Against::OneThread => None,
                 };
                 let engine = self.in_process()?;
                 beside(case, &conditions, engine, limit)
             }
             Transport::Memory => {
-                let mut ours = streaming(case, &conditions)?;
-                let mut limit = Copier::memcpy(case, &conditions)?;
+                let mut ours = streaming(case, &conditions, &self.pool)?;
+                let mut limit = Copier::memcpy(case, &conditions, &self.pool)?;
                 compare(case, &conditions, &mut ours, &mut limit)
             }
         }
@@ -235,12 +245,12 @@ fn compare(
 }
 
 #[cfg(target_arch = "x86_64")]
-fn streaming(case: &Case, conditions: &Conditions) -> Result<Copier, Failure> {
-    Copier::streaming(case, conditions)
+fn streaming(case: &Case, conditions: &Conditions, pool: &Pool) -> Result<Copier, Failure> {
+    Copier::streaming(case, conditions, pool)
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn streaming(_case: &Case, _conditions: &Conditions) -> Result<Copier, Failure> {
+fn streaming(_case: &Case, _conditions: &Conditions, _pool: &Pool) -> Result<Copier, Failure> {
     Err(Failure::new(
         "there are no streaming stores on this kind of machine",
     ))

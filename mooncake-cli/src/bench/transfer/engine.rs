@@ -29,8 +29,7 @@ pub(super) struct Engine<'a> {
     address: u64,
     local: Buffer,
     far: Far<'a>,
-    window: u64,
-    verify: bool,
+    conditions: Conditions,
     /// What memory is prepared for.
     prepared: Option<Op>,
 }
@@ -50,12 +49,7 @@ impl<'a> Engine<'a> {
         poll: bool,
         conditions: &Conditions,
     ) -> Result<Self, Failure> {
-        let Conditions {
-            lanes,
-            window,
-            verify,
-            ..
-        } = *conditions;
+        let Conditions { lanes, window, .. } = *conditions;
         let mut config = TcpConfig::default();
         config.listen = None;
         config.lanes_per_peer = lanes as usize;
@@ -85,15 +79,14 @@ impl<'a> Engine<'a> {
             segment,
             local,
             far: Far::Peer(peer),
-            window,
-            verify,
+            conditions: *conditions,
             prepared: None,
         })
     }
 
     /// An engine that reaches its own segment.
     pub(super) fn in_process(runtime: &Handle, conditions: &Conditions) -> Result<Self, Failure> {
-        let Conditions { window, verify, .. } = *conditions;
+        let window = conditions.window;
         let opened = async {
             let engine = TentEngine::builder().without_control().build().await;
             let engine = engine.map_err(unusable)?;
@@ -110,8 +103,7 @@ impl<'a> Engine<'a> {
             segment,
             local,
             far: Far::Ourselves(far),
-            window,
-            verify,
+            conditions: *conditions,
             prepared: None,
         })
     }
@@ -121,14 +113,15 @@ impl<'a> Engine<'a> {
         if self.prepared == Some(op) {
             return Ok(());
         }
+        let window = self.conditions.window;
         let far = match op {
             Op::Write => Ask::Wipe,
             _ => Ask::Fill,
         };
-        prepare(self.local.memory(), op == Op::Write, self.window);
+        prepare(self.local.memory(), op == Op::Write, window);
         match &self.far {
             Far::Peer(peer) => peer.ask(&far)?,
-            Far::Ourselves(buffer) => prepare(buffer.memory(), op != Op::Write, self.window),
+            Far::Ourselves(buffer) => prepare(buffer.memory(), op != Op::Write, window),
         }
         self.prepared = Some(op);
         Ok(())
@@ -141,10 +134,10 @@ impl<'a> Engine<'a> {
 
     /// As many callers as `case` has, after [`prepare`](Self::prepare).
     pub(super) fn callers(&self, case: &Case) -> Result<Callers<'_>, Failure> {
-        let region = self.window / case.threads;
+        let region = self.conditions.reach(case) / case.threads;
         let walk = |number| {
             Walk::new(number * region, region, case.block, case.batch)
-                .ok_or_else(|| case.too_large(self.window))
+                .ok_or_else(|| case.too_large(self.conditions.window))
         };
         Ok(Callers {
             engine: self,
@@ -258,7 +251,7 @@ impl Contender for Callers<'_> {
             pace.run(budget, |number| engine.transfer(case, *walk, number))
         })?;
         let cpu = engine.cpu()? - cpu;
-        if engine.verify {
+        if engine.conditions.verify {
             let walked = walks.iter().zip(&tallies).map(|(walk, tally)| Walked {
                 walk: *walk,
                 done: tally.batches * case.batch,

@@ -5,8 +5,9 @@ use std::time::Duration;
 use super::super::{Contender, Sample, own_cpu};
 use super::Conditions;
 use super::case::Case;
-use super::contents::{check_and_wipe, fill, wipe};
+use super::contents::check_and_wipe;
 use super::pace::{sample, together};
+use super::pool::{Pool, Region};
 use super::walk::{Walk, Walked};
 use crate::output::Failure;
 
@@ -26,37 +27,46 @@ pub(super) struct Copier {
 #[derive(Debug)]
 struct Caller {
     walk: Walk,
-    from: Vec<u8>,
-    to: Vec<u8>,
+    from: Region,
+    to: Region,
 }
 
 impl Copier {
     /// By the copy of the C library.
-    pub(super) fn memcpy(case: &Case, conditions: &Conditions) -> Result<Self, Failure> {
-        Self::new(case, conditions, <[u8]>::copy_from_slice, "memcpy")
+    pub(super) fn memcpy(
+        case: &Case,
+        conditions: &Conditions,
+        pool: &Pool,
+    ) -> Result<Self, Failure> {
+        Self::new(case, conditions, pool, <[u8]>::copy_from_slice, "memcpy")
     }
 
     /// By stores past the cache.
     #[cfg(target_arch = "x86_64")]
-    pub(super) fn streaming(case: &Case, conditions: &Conditions) -> Result<Self, Failure> {
+    pub(super) fn streaming(
+        case: &Case,
+        conditions: &Conditions,
+        pool: &Pool,
+    ) -> Result<Self, Failure> {
         let whose = "the streaming copy";
-        Self::new(case, conditions, super::streaming::copy, whose)
+        Self::new(case, conditions, pool, super::streaming::copy, whose)
     }
 
     fn new(
         case: &Case,
         conditions: &Conditions,
+        pool: &Pool,
         copy: Copy,
         whose: &'static str,
     ) -> Result<Self, Failure> {
         let Conditions { window, verify, .. } = *conditions;
-        let region = window / case.threads;
+        let region = conditions.reach(case) / case.threads;
         let walk = Walk::new(0, region, case.block, case.batch);
         let walk = walk.ok_or_else(|| case.too_large(window))?;
         let caller = || {
-            let (mut from, mut to) = (vec![0; region as usize], vec![0; region as usize]);
-            fill(from.as_mut_slice(), region);
-            wipe(&mut to.as_mut_slice(), 0, region);
+            let (mut from, mut to) = (pool.take(region), pool.take(region));
+            from.prepare(true);
+            to.prepare(false);
             Caller { walk, from, to }
         };
         Ok(Self {
@@ -79,8 +89,8 @@ impl Contender for Copier {
                 for i in number * batch..(number + 1) * batch {
                     let (to, from) = (caller.walk.dest(i), caller.walk.source(i));
                     copy(
-                        &mut caller.to[to as usize..(to + block) as usize],
-                        &caller.from[from as usize..(from + block) as usize],
+                        &mut caller.to.bytes[to as usize..(to + block) as usize],
+                        &caller.from.bytes[from as usize..(from + block) as usize],
                     );
                 }
                 Ok(())
@@ -94,7 +104,7 @@ impl Contender for Copier {
                     done: tally.batches * batch,
                 };
                 let whose = format!("what {} has copied", self.whose);
-                check_and_wipe(&mut caller.to.as_mut_slice(), walked, &whose)?;
+                check_and_wipe(&mut caller.to.bytes.as_mut_slice(), walked, &whose)?;
             }
         }
         let tallies = tallies.iter().map(|tally| (tally, batch));

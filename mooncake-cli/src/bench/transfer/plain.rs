@@ -6,16 +6,16 @@
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use super::super::{Contender, Sample, own_cpu};
 use super::Conditions;
 use super::case::{Case, Op};
-use super::contents::{check_and_wipe, corrupt, fill, wipe};
+use super::contents::{check_and_wipe, corrupt};
 use super::pace::{Pace, Tally, sample, together};
 use super::peer::Peer;
+use super::pool::{Pool, Region};
 use super::walk::{Walk, Walked};
 use crate::output::Failure;
 
@@ -32,49 +32,6 @@ const WRITE: u8 = b'W';
 const PARK: u8 = b'P';
 /// Say whether all blocks have arrived.
 const CHECK: u8 = b'C';
-
-/// Memory that one stream after the other uses, since the first touch of fresh memory is slow.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Pool(Arc<Mutex<Vec<Vec<u8>>>>);
-
-impl Pool {
-    fn take(&self, len: u64) -> Region {
-        let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = free.iter().position(|bytes| bytes.len() as u64 == len);
-        let bytes = found.map_or_else(|| vec![0; len as usize], |at| free.swap_remove(at));
-        Region {
-            bytes,
-            pool: self.clone(),
-        }
-    }
-}
-
-/// Memory that goes back to its pool.
-#[derive(Debug)]
-struct Region {
-    bytes: Vec<u8>,
-    pool: Pool,
-}
-
-impl Region {
-    /// Blocks are taken from here, or arrive here.
-    fn prepare(&mut self, is_source: bool) {
-        let len = self.bytes.len() as u64;
-        if is_source {
-            fill(self.bytes.as_mut_slice(), len);
-        } else {
-            wipe(&mut self.bytes.as_mut_slice(), 0, len);
-        }
-    }
-}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        let bytes = std::mem::take(&mut self.bytes);
-        let mut free = self.pool.0.lock().unwrap_or_else(PoisonError::into_inner);
-        free.push(bytes);
-    }
-}
 
 /// Several streams, each with a thread that calls.
 #[derive(Debug)]
@@ -101,8 +58,9 @@ impl<'a> Plain<'a> {
             verify,
             ..
         } = *conditions;
+        let reach = conditions.reach(case);
         let batches = case.streams(lanes);
-        let region = window / batches.len() as u64;
+        let region = reach / batches.len() as u64;
         let streams = batches.into_iter().map(|batch| {
             let setup = Setup {
                 op: case.op,

@@ -132,6 +132,8 @@ impl TransferArgs {
             },
             lanes: self.lanes,
             window: self.window.bytes(),
+            // Checks take the longest; this much is still more than caches hold.
+            walk: self.window.bytes() / if self.quick { 4 } else { 1 },
             verify: !self.no_verify,
             spoil: self.spoil,
         }
