@@ -39,6 +39,15 @@ pub struct Bar {
     pub met: bool,
 }
 
+impl Bar {
+    fn of(ratio: f64, least_ratio: f64) -> Self {
+        Self {
+            least_ratio,
+            met: ratio >= least_ratio,
+        }
+    }
+}
+
 /// Another system in the same case, in the same rounds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Other {
@@ -54,6 +63,9 @@ pub struct Other {
     pub cpu_s_per_gb: f64,
     /// Ours compared with it, above 1 where ours is better.
     pub ratio: f64,
+    /// What the ratio should be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bar: Option<Bar>,
 }
 
 /// One case, ours beside its limit.
@@ -71,6 +83,9 @@ pub struct Row {
     pub threads: u64,
     /// Whether callers look instead of sleeping.
     pub poll: bool,
+    /// What a client knows of keys before it reads them: `cached`, `fresh`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lookup: Option<String>,
     /// Our figures.
     #[serde(flatten)]
     pub ours: Figures,
@@ -109,6 +124,7 @@ impl Row {
             batch: 1,
             threads: 1,
             poll: false,
+            lookup: None,
             ours,
             limit: limit.to_owned(),
             limit_gb_per_s: theirs.gb_per_s,
@@ -125,9 +141,17 @@ impl Row {
     /// Says what the ratio should be.
     #[must_use]
     pub fn should_reach(mut self, least_ratio: f64) -> Self {
-        let met = self.ratio >= least_ratio;
-        self.bar = Some(Bar { least_ratio, met });
+        self.bar = Some(Bar::of(self.ratio, least_ratio));
         self
+    }
+
+    /// Says what the ratio to another system should be, if that has been added.
+    pub fn should_beat(&mut self, system: &str, least_ratio: f64) {
+        for other in &mut self.others {
+            if other.system == system {
+                other.bar = Some(Bar::of(other.ratio, least_ratio));
+            }
+        }
     }
 
     /// Adds contender number `who` of the same rounds as another system.
@@ -140,6 +164,7 @@ impl Row {
             p50_us: theirs.p50_us,
             cpu_s_per_gb: theirs.cpu_s_per_gb,
             ratio: rounds.ratio(0, who, self.ratio_of),
+            bar: None,
         });
     }
 }
@@ -152,11 +177,17 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether every row that has a bar reaches it.
+    /// Whether every bar is reached, those beside other systems included.
     #[must_use]
     pub fn all_met(&self) -> bool {
-        let mut bars = self.rows.iter().filter_map(|row| row.bar);
-        bars.all(|bar| bar.met)
+        let bars = |row: &Row| {
+            let others = row.others.iter().map(|other| other.bar);
+            std::iter::once(row.bar)
+                .chain(others)
+                .flatten()
+                .all(|bar| bar.met)
+        };
+        self.rows.iter().all(bars)
     }
 }
 
@@ -207,7 +238,10 @@ impl Row {
         let ours = &self.ours;
         let mut cells = vec![
             self.transport.clone(),
-            self.op.clone(),
+            match &self.lookup {
+                Some(lookup) => format!("{}, {lookup}", self.op),
+                None => self.op.clone(),
+            },
             self.block_bytes.to_string(),
             self.batch.to_string(),
             self.threads.to_string(),
@@ -246,7 +280,10 @@ impl Row {
                 Yardstick::P50Us => digits(other.p50_us),
             };
             cells.push(other.map_or_else(String::new, figure));
-            cells.push(other.map_or_else(String::new, |it| format!("{:.1}x", it.ratio)));
+            cells.push(other.map_or_else(String::new, |it| {
+                let missed = it.bar.is_some_and(|bar| !bar.met);
+                format!("{:.1}x{}", it.ratio, if missed { " NO" } else { "" })
+            }));
         }
         cells
     }
@@ -298,11 +335,14 @@ mod tests {
             .unwrap();
         let mut row = Row::beside_limit(&rounds, "plain socket", Yardstick::GbPerS);
         row.add_other(&rounds, 2, "cpp");
+        row.should_beat("cpp", 2.5);
         let row = row.should_reach(0.85);
         assert_eq!((row.ratio, row.others[0].ratio), (0.9, 3.0));
         assert!(row.bar.unwrap().met);
-        let report = Report { rows: vec![row] };
+        let mut report = Report { rows: vec![row] };
         assert!(report.all_met());
+        report.rows[0].should_beat("cpp", 3.5);
+        assert!(!report.all_met());
         let text = report.human();
         assert!(
             text.contains("plain socket") && text.contains("0.90"),

@@ -1,19 +1,28 @@
 //! `mooncake bench`: measures a store and its parts.
 
+mod plain_peer;
 mod replay;
+mod store;
 
 use clap::Subcommand;
 
 use super::Context;
 use crate::output::{Exit, Failure};
 
+pub use plain_peer::PlainPeerArgs;
 pub use replay::ReplayArgs;
+pub use store::StoreArgs;
 
 /// What can be measured.
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
     /// Replay a trace: get each request's blocks, put those that are missing, check every byte.
     Replay(ReplayArgs),
+    /// Get and put objects, beside what bare sockets or copies can do.
+    Store(StoreArgs),
+    /// The other end of bare sockets.
+    #[command(hide = true)]
+    PlainPeer(PlainPeerArgs),
 }
 
 /// Runs the command.
@@ -24,5 +33,7 @@ pub enum BenchCommand {
 pub fn run(command: &BenchCommand, context: &Context) -> Result<Exit, Failure> {
     match command {
         BenchCommand::Replay(args) => replay::run(args, context),
+        BenchCommand::Store(args) => store::run(args, context),
+        BenchCommand::PlainPeer(args) => plain_peer::run(args, context),
     }
 }

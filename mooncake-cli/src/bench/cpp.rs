@@ -1,0 +1,106 @@
+//! The C++ store and transfer engine, as their Python wheel has them, as contenders.
+
+mod engine;
+mod master;
+mod replay;
+mod store;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::child::LineChild;
+use super::{ProcessCpu, Sample};
+use crate::output::Failure;
+
+pub use engine::{EngineCase, EnginePair};
+pub use master::{MasterCalls, MasterCase, MasterOp};
+pub use replay::{CppReplay, replay};
+pub use store::{CppCase, CppStore, Home};
+
+/// Runs as `python -c`: our own code around the wheel's modules.
+const SCRIPT: &str = concat!(
+    include_str!("cpp/common.py"),
+    include_str!("cpp/store.py"),
+    include_str!("cpp/engine.py"),
+    include_str!("cpp/replay.py"),
+    include_str!("cpp/main.py"),
+);
+
+/// A Python that has the wheel.
+#[derive(Clone, Debug)]
+pub struct Wheel {
+    python: PathBuf,
+}
+
+impl Wheel {
+    /// Makes sure that this Python can import the wheel's modules.
+    ///
+    /// # Errors
+    ///
+    /// It cannot, or there is no such Python.
+    pub fn find(python: &Path) -> Result<Self, Failure> {
+        let wheel = Self {
+            python: python.to_owned(),
+        };
+        let remedy = "a Python in which `import mooncake.store, mooncake.engine` works: \
+                      pip install mooncake-transfer-engine-non-cuda";
+        let probed = wheel.start("probe", &json!({}));
+        probed.map_err(|failure| {
+            failure
+                .of("the C++ store cannot be measured")
+                .remedy(remedy)
+        })?;
+        Ok(wheel)
+    }
+
+    fn start(&self, part: &str, arguments: &Value) -> Result<(LineChild, Value), Failure> {
+        let mut command = Command::new(&self.python);
+        command
+            .args(["-u", "-c", SCRIPT, part, &arguments.to_string()])
+            .stderr(Stdio::null());
+        LineChild::start(&format!("the C++ {part}"), &mut command)
+    }
+}
+
+/// A round, as the script tells it.
+#[derive(Debug, Deserialize)]
+struct Told {
+    operations: u64,
+    bytes: u64,
+    wall_ns: u64,
+    cpu_ns: u64,
+    latencies_ns: Vec<u64>,
+}
+
+/// Asks `child` for a round, and adds what the processes beside it used.
+fn round(
+    child: &mut LineChild,
+    beside: &[ProcessCpu],
+    budget: Duration,
+) -> Result<Sample, Failure> {
+    let used = || beside.iter().map(|one| one.read()).sum::<Duration>();
+    let before = used();
+    let told = child.ask(&json!({ "do": "round", "budget": budget.as_secs_f64() }))?;
+    let told: Told = understood(told)?;
+    let mut sample = Sample {
+        operations: told.operations,
+        bytes: told.bytes,
+        wall: Duration::from_nanos(told.wall_ns),
+        cpu: Duration::from_nanos(told.cpu_ns) + used().saturating_sub(before),
+        ..Sample::default()
+    };
+    for nanos in told.latencies_ns {
+        sample.latency.record(Duration::from_nanos(nanos));
+    }
+    Ok(sample)
+}
+
+fn understood<T: DeserializeOwned>(said: Value) -> Result<T, Failure> {
+    serde_json::from_value(said)
+        .map_err(|error| Failure::new("the C++ side says something else").because(error))
+}
