@@ -5,6 +5,8 @@ mod page;
 
 use std::collections::BTreeSet;
 
+use mooncake_cli::bench::cpp::CppReplay;
+use mooncake_cli::bench::{Bar, Figures, Other, Report, Row, Yardstick};
 use mooncake_cli::commands::get::GetResult;
 use mooncake_cli::commands::locate::{Place, Places};
 use mooncake_cli::commands::ls::{Listed, Listing};
@@ -53,9 +55,49 @@ fn runs_have_the_fields_of_the_page() {
         "demo, bench replay",
         &Summary {
             nodes: vec![NodeSummary::default()],
+            cpp: Some(CppReplay::default()),
             ..Summary::default()
         },
     );
+}
+
+#[test]
+fn measured_rows_have_the_fields_of_the_page() {
+    let bar = || {
+        Some(Bar {
+            least_ratio: 0.85,
+            met: true,
+        })
+    };
+    let other = Other {
+        system: "cpp".to_owned(),
+        gb_per_s: 1.0,
+        ops_per_s: 1.0,
+        p50_us: 1.0,
+        cpu_s_per_gb: 1.0,
+        ratio: 1.0,
+        bar: bar(),
+    };
+    let row = Row {
+        transport: "tcp".to_owned(),
+        op: "get".to_owned(),
+        block_bytes: 1,
+        batch: 1,
+        threads: 1,
+        poll: false,
+        lookup: Some("fresh".to_owned()),
+        ours: Figures::default(),
+        limit: "1 round trip".to_owned(),
+        limit_gb_per_s: 1.0,
+        limit_ops_per_s: 1.0,
+        limit_p50_us: 1.0,
+        limit_cpu_s_per_gb: 1.0,
+        ratio_of: Yardstick::P50Us,
+        ratio: 1.0,
+        bar: bar(),
+        others: vec![other],
+    };
+    check("bench store", &Report { rows: vec![row] });
 }
 
 #[test]

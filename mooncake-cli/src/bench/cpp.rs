@@ -19,7 +19,7 @@ use crate::output::Failure;
 
 pub use engine::{EngineCase, EnginePair};
 pub use master::{MasterCalls, MasterCase, MasterOp};
-pub use replay::{CppReplay, replay};
+pub use replay::{CppReplay, ReplayCase, replay};
 pub use store::{CppCase, CppStore, Home};
 
 /// Runs as `python -c`: our own code around the wheel's modules.

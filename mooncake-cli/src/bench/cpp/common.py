@@ -36,7 +36,7 @@ def say(**fields):
     sys.stdout.flush()
 
 
-def serve(handlers):
+def serve(handlers, at_end=lambda: None):
     """Answers lines until there are no more; what a handler raises is the answer's `error`."""
     for line in sys.stdin:
         asked = json.loads(line)
@@ -44,6 +44,7 @@ def serve(handlers):
             say(**(handlers[asked.pop("do")](**asked) or {}))
         except Exception as error:  # whoever asked decides what it means
             say(error=f"{type(error).__name__}: {error}")
+    at_end()
     # The libraries' threads need not be ended one by one.
     os._exit(0)
 

@@ -1,6 +1,6 @@
 //! The replay of a trace against the C++ store.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -10,7 +10,7 @@ use super::{Wheel, understood};
 use crate::output::Failure;
 
 /// What the replay came to.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct CppReplay {
     /// Requests that were run.
     pub requests: u64,
@@ -28,30 +28,41 @@ pub struct CppReplay {
     pub bytes_put: u64,
     /// How long the run took.
     pub seconds: f64,
+    /// How many times as long as ours that is.
+    #[serde(skip_deserializing)]
+    pub ratio: f64,
 }
 
-/// Replays the first `requests` requests of `trace` with one client, as fast as possible, against
-/// an owner that lends `segment_bytes`.
+/// What is replayed.
+#[derive(Clone, Debug)]
+pub struct ReplayCase {
+    /// The trace.
+    pub trace: PathBuf,
+    /// How many of its requests, from the first one on.
+    pub requests: u64,
+    /// Length of a block.
+    pub block_bytes: u64,
+    /// Blocks of one call.
+    pub batch: u32,
+    /// What the owner lends.
+    pub segment_bytes: u64,
+}
+
+/// Replays a trace with one client, as fast as possible.
 ///
 /// # Errors
 ///
 /// It does not work.
-pub fn replay(
-    wheel: &Wheel,
-    trace: &Path,
-    requests: u64,
-    block_bytes: u64,
-    batch: u32,
-    segment_bytes: u64,
-) -> Result<CppReplay, Failure> {
-    let (_owner, ready) = wheel.start("store-owner", &json!({ "segment_bytes": segment_bytes }))?;
+pub fn replay(wheel: &Wheel, case: &ReplayCase) -> Result<CppReplay, Failure> {
+    let arguments = json!({ "segment_bytes": case.segment_bytes });
+    let (_owner, ready) = wheel.start("store-owner", &arguments)?;
     let ready: ReadyOwner = understood(ready)?;
     let arguments = json!({
         "master": ready.master,
-        "block_bytes": block_bytes,
-        "batch": batch,
+        "block_bytes": case.block_bytes,
+        "batch": case.batch,
     });
     let (mut client, _) = wheel.start("replay", &arguments)?;
-    let trace = std::path::absolute(trace).unwrap_or_else(|_| trace.to_owned());
-    understood(client.ask(&json!({ "do": "replay", "trace": trace, "requests": requests }))?)
+    let request = json!({ "do": "replay", "trace": case.trace, "requests": case.requests });
+    understood(client.ask(&request)?)
 }

@@ -10,7 +10,11 @@ class StoreOwner:
         if segment_bytes > 0:
             self.store = new_store(address, segment_bytes, 64 << 20)
         say(ready=True, master=address, master_pid=self.master.pid, pid=os.getpid())
-        serve({"ping": dict})
+        serve({}, self.end)
+
+    def end(self):
+        self.master.kill()
+        self.master.wait()
 
 
 class StoreClient:

@@ -39,6 +39,10 @@ impl Ours {
         let prefix = format!("bench-{:08x}", rand::random::<u32>());
         let share = values.count / clients.len() as u64;
         let own = |number: u64| -> Range<u64> { number * share..(number + 1) * share };
+        let values = Values {
+            count: share,
+            ..values
+        };
         let workers = runtime.block_on(async {
             let mut workers = Vec::new();
             for (number, client) in (0..).zip(clients) {

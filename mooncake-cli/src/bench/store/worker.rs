@@ -51,7 +51,7 @@ pub(super) struct Worker {
     values: Values,
     patience: Duration,
     prefix: String,
-    /// The indices of its keys.
+    /// The indices of its keys among those of all; the values of each worker are numbered from 0.
     own: Range<u64>,
     keys: Vec<Bytes>,
     /// What it stores and never reads in a timed phase.
@@ -99,7 +99,7 @@ impl Worker {
         };
         let mut value = vec![0; values.value_bytes as usize];
         for index in worker.own.clone() {
-            crate::pattern::fill(values.id(index, 0), &mut value);
+            crate::pattern::fill(index - worker.own.start, &mut value);
             worker
                 .source
                 .memory()
@@ -157,8 +157,8 @@ impl Worker {
 
     /// Where the source has what key `index` is to contain.
     fn source_place(&self, index: u64) -> Range<u64> {
-        let count = self.own.end - self.own.start;
-        self.place(self.own.start + (index - self.own.start + self.generation) % count)
+        let start = self.own.start;
+        self.place(start + self.values.id(index - start, self.generation))
     }
 
     async fn fill(&mut self) -> Result<(), Failure> {
@@ -256,6 +256,7 @@ impl Worker {
             self.target
                 .memory()
                 .read_at(self.place(index).start, &mut value);
+            let index = index - self.own.start;
             self.values.check(index, self.generation, &value)?;
         }
         self.wipe(touched.clone());

@@ -125,7 +125,7 @@ fn cases(args: &StoreArgs) -> Vec<Case> {
     case.clients = args.clients;
     case.placement = args.placement;
     case.lookup = args.lookup;
-    case.redis = args.vs_redis && args.clients == 1;
+    case.redis = args.vs_redis && args.clients == 1 && args.placement == Placement::Remote;
     vec![case]
 }
 
