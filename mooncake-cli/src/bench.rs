@@ -14,8 +14,9 @@ pub mod redis;
 mod rounds;
 mod row;
 pub mod store;
+pub mod transfer;
 
 pub use cpu::{ProcessCpu, own_cpu};
 pub use figures::{Figures, Sample};
 pub use rounds::{Contender, Rounds, Turns};
-pub use row::{Bar, Other, Report, Row, Yardstick};
+pub use row::{Bar, Ceiling, Other, Report, Row, Yardstick};

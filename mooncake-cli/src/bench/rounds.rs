@@ -73,6 +73,17 @@ impl Rounds {
         let ratios = pairs.map(|(ours, theirs)| by.compare(&ours.figures(), &theirs.figures()));
         median(ratios)
     }
+
+    /// Our processor time per operation in multiples of theirs: the median of the ratios of each round.
+    #[must_use]
+    pub fn cpu_ratio(&self, ours: usize, theirs: usize) -> f64 {
+        let pairs = self.samples[ours].iter().zip(&self.samples[theirs]);
+        let per_op = |sample: &Sample| sample.figures().cpu_us_per_op;
+        let ratios = pairs
+            .map(|(ours, theirs)| (per_op(ours), per_op(theirs)))
+            .map(|(ours, theirs)| if theirs > 0.0 { ours / theirs } else { 0.0 });
+        median(ratios)
+    }
 }
 
 #[cfg(test)]

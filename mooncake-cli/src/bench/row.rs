@@ -48,6 +48,15 @@ impl Bar {
     }
 }
 
+/// What a row should not exceed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Ceiling {
+    /// The largest ratio that is good enough.
+    pub most_ratio: f64,
+    /// Whether it was kept.
+    pub met: bool,
+}
+
 /// Another system in the same case, in the same rounds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Other {
@@ -106,9 +115,18 @@ pub struct Row {
     /// What the ratio should be.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bar: Option<Bar>,
+    /// Our processor time per operation, of all sides, in multiples of the limit's: the median of the
+    /// rounds' ratios.
+    pub cpu_ratio: f64,
+    /// What that ratio should be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_bar: Option<Ceiling>,
     /// Other systems.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<Other>,
+    /// The command that measures this row again; empty where there is none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub repeat: String,
 }
 
 impl Row {
@@ -134,7 +152,10 @@ impl Row {
             ratio_of: by,
             ratio: rounds.ratio(0, 1, by),
             bar: None,
+            cpu_ratio: rounds.cpu_ratio(0, 1),
+            cpu_bar: None,
             others: Vec::new(),
+            repeat: String::new(),
         }
     }
 
@@ -152,6 +173,14 @@ impl Row {
                 other.bar = Some(Bar::of(other.ratio, least_ratio));
             }
         }
+    }
+
+    /// Says how much processor time it may take, in multiples of the limit's.
+    #[must_use]
+    pub fn should_take_at_most(mut self, most_ratio: f64) -> Self {
+        let met = self.cpu_ratio <= most_ratio;
+        self.cpu_bar = Some(Ceiling { most_ratio, met });
+        self
     }
 
     /// Adds contender number `who` of the same rounds as another system.
@@ -182,10 +211,8 @@ impl Report {
     pub fn all_met(&self) -> bool {
         let bars = |row: &Row| {
             let others = row.others.iter().map(|other| other.bar);
-            std::iter::once(row.bar)
-                .chain(others)
-                .flatten()
-                .all(|bar| bar.met)
+            let mut bars = std::iter::once(row.bar).chain(others).flatten();
+            bars.all(|bar| bar.met) && row.cpu_bar.is_none_or(|bar| bar.met)
         };
         self.rows.iter().all(bars)
     }

@@ -3,6 +3,7 @@
 mod plain_peer;
 mod replay;
 mod store;
+mod transfer;
 
 use clap::Subcommand;
 
@@ -12,6 +13,7 @@ use crate::output::{Exit, Failure};
 pub use plain_peer::PlainPeerArgs;
 pub use replay::ReplayArgs;
 pub use store::StoreArgs;
+pub use transfer::{Direction, TransferArgs};
 
 /// What can be measured.
 #[derive(Debug, Subcommand)]
@@ -23,6 +25,8 @@ pub enum BenchCommand {
     /// The other end of bare sockets.
     #[command(hide = true)]
     PlainPeer(PlainPeerArgs),
+    /// Measure the transfer engine beside plain loops of the same pattern, and check every byte.
+    Transfer(TransferArgs),
 }
 
 /// Runs the command.
@@ -35,5 +39,6 @@ pub fn run(command: &BenchCommand, context: &Context) -> Result<Exit, Failure> {
         BenchCommand::Replay(args) => replay::run(args, context),
         BenchCommand::Store(args) => store::run(args, context),
         BenchCommand::PlainPeer(args) => plain_peer::run(args, context),
+        BenchCommand::Transfer(args) => transfer::run(args, context),
     }
 }

@@ -1,5 +1,7 @@
 //! `mooncake dev`: tools for those who work on the store itself.
 
+mod transfer_peer;
+
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
@@ -11,11 +13,15 @@ use super::serve::{Ready, Stop, listen_remedy};
 use super::{Context, block_on};
 use crate::output::{Exit, Failure, Output};
 
+pub use transfer_peer::{PeerRole, TransferPeerArgs};
+
 /// What `mooncake dev` can do.
 #[derive(Debug, Subcommand)]
 pub enum DevCommand {
     /// Stand between two processes and delay, hold back, lose or cut what they say.
     Relay(RelayArgs),
+    /// Be the other end of `mooncake bench transfer`.
+    TransferPeer(TransferPeerArgs),
 }
 
 /// The arguments of `mooncake dev relay`.
@@ -95,6 +101,7 @@ pub struct ReadyRelay {
 pub fn run(command: &DevCommand, context: &Context) -> Result<Exit, Failure> {
     match command {
         DevCommand::Relay(args) => block_on(relay(args, context.output)),
+        DevCommand::TransferPeer(args) => transfer_peer::run(args, context),
     }
 }
 

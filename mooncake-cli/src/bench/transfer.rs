@@ -1,0 +1,246 @@
+//! Measures the transfer engine beside plain loops of the same pattern.
+//!
+//! Blocks walk through more memory than any cache holds. After each turn every block is checked at
+//! its destination, outside of what is timed, so a figure is never that of bytes which did not move.
+
+mod case;
+mod contents;
+mod engine;
+mod memory;
+mod pace;
+mod peer;
+mod plain;
+#[cfg(target_arch = "x86_64")]
+mod streaming;
+mod walk;
+
+use std::net::SocketAddr;
+
+use tokio::runtime::Handle;
+
+use super::{Contender, Row, Turns};
+use crate::config::Size;
+use crate::output::Failure;
+
+pub use case::{Against, Case, Op, Transport};
+pub use peer::{serve_engine, serve_plain};
+
+use engine::Engine;
+use memory::Copier;
+use peer::Peer;
+use plain::{Plain, Pool};
+
+/// Blocks that may be submitted together.
+pub const MOST_BATCH: u64 = plain::MOST_BATCH;
+
+/// What all cases of a measurement have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Conditions {
+    /// How long and how often each contender has its turn.
+    pub turns: Turns,
+    /// Connections of the engine to its target.
+    pub lanes: u64,
+    /// Memory that blocks walk through, on either side.
+    pub window: u64,
+    /// Whether blocks are checked.
+    pub verify: bool,
+    /// Whether targets make some bytes wrong, which must be noticed.
+    pub spoil: bool,
+}
+
+/// Measures one case after the other.
+#[derive(Debug)]
+pub struct Measurement<'a> {
+    runtime: Handle,
+    conditions: Conditions,
+    peers: &'a Peers,
+    pool: Pool,
+    /// Whose callers sleep, and whose callers look.
+    tcp: [Option<Engine<'a>>; 2],
+    in_process: Option<Engine<'a>>,
+}
+
+/// The processes at the other end.
+#[derive(Debug)]
+pub struct Peers {
+    engine: Peer,
+    plain: Peer,
+    streams: SocketAddr,
+}
+
+impl Peers {
+    /// Starts them. Not for async code, which it would block.
+    ///
+    /// # Errors
+    ///
+    /// One does not start.
+    pub fn start(runtime: &Handle, conditions: &Conditions) -> Result<Self, Failure> {
+        let Conditions { window, spoil, .. } = *conditions;
+        let plain = Peer::start(runtime, "plain", window, spoil)?;
+        let no_address = |error| Failure::new("the plain target has no address").because(error);
+        Ok(Self {
+            engine: Peer::start(runtime, "engine", window, spoil)?,
+            streams: plain.address().parse().map_err(no_address)?,
+            plain,
+        })
+    }
+}
+
+impl Conditions {
+    /// Connections unless told otherwise.
+    pub const LANES: u64 = 2;
+    /// Memory unless told otherwise: many times what a cache holds.
+    pub const WINDOW: u64 = 256 << 20;
+
+    /// What to add to a command so that it has the same conditions, but for the time that it takes.
+    fn words(&self) -> String {
+        let mut words = String::new();
+        if self.lanes != Self::LANES {
+            words += &format!(" --lanes {}", self.lanes);
+        }
+        if self.window != Self::WINDOW {
+            words += &format!(" --window {}", Size::of(self.window));
+        }
+        if !self.verify {
+            words += " --no-verify";
+        }
+        words
+    }
+}
+
+impl<'a> Measurement<'a> {
+    /// Nothing measured yet.
+    #[must_use]
+    pub fn new(runtime: Handle, conditions: Conditions, peers: &'a Peers) -> Self {
+        Self {
+            runtime,
+            conditions,
+            peers,
+            pool: Pool::default(),
+            tcp: [None, None],
+            in_process: None,
+        }
+    }
+
+    /// Measures a case. Not for async code, which it would block.
+    ///
+    /// # Errors
+    ///
+    /// Something does not work, or a byte did not arrive.
+    pub fn row(&mut self, case: &Case) -> Result<Row, Failure> {
+        let conditions = self.conditions;
+        match case.transport {
+            Transport::Tcp => {
+                let limit = match case.against {
+                    Against::Plain => Some(Plain::connect(
+                        case,
+                        &conditions,
+                        (&self.peers.plain, self.peers.streams),
+                        &self.pool,
+                    )?),
+                    Against::OneThread => None,
+                };
+                let engine = self.tcp(case.poll)?;
+                beside(case, &conditions, engine, limit)
+            }
+            Transport::InProcess => {
+                let limit = match case.against {
+                    Against::Plain => Some(Copier::memcpy(case, &conditions)?),
+                    Against::OneThread => None,
+                };
+                let engine = self.in_process()?;
+                beside(case, &conditions, engine, limit)
+            }
+            Transport::Memory => {
+                let mut ours = streaming(case, &conditions)?;
+                let mut limit = Copier::memcpy(case, &conditions)?;
+                compare(case, &conditions, &mut ours, &mut limit)
+            }
+        }
+    }
+
+    /// The engine whose callers sleep, or that whose callers look.
+    fn tcp(&mut self, poll: bool) -> Result<&mut Engine<'a>, Failure> {
+        // They share a target, whose memory is prepared for one of them.
+        for engine in self.tcp.iter_mut().flatten() {
+            engine.forget();
+        }
+        let place = &mut self.tcp[usize::from(poll)];
+        match place {
+            Some(engine) => Ok(engine),
+            None => {
+                let peer = &self.peers.engine;
+                let engine = Engine::tcp(&self.runtime, peer, poll, &self.conditions)?;
+                Ok(place.insert(engine))
+            }
+        }
+    }
+
+    fn in_process(&mut self) -> Result<&mut Engine<'a>, Failure> {
+        match &mut self.in_process {
+            Some(engine) => Ok(engine),
+            place => {
+                let engine = Engine::in_process(&self.runtime, &self.conditions)?;
+                Ok(place.insert(engine))
+            }
+        }
+    }
+}
+
+/// Measures an engine beside its limit, or beside itself with one caller.
+fn beside<L: Contender>(
+    case: &Case,
+    conditions: &Conditions,
+    engine: &mut Engine<'_>,
+    limit: Option<L>,
+) -> Result<Row, Failure> {
+    engine.prepare(case.op)?;
+    let mut ours = engine.callers(case)?;
+    match limit {
+        Some(mut limit) => compare(case, conditions, &mut ours, &mut limit),
+        None => {
+            let one = Case {
+                threads: 1,
+                ..*case
+            };
+            compare(case, conditions, &mut ours, &mut engine.callers(&one)?)
+        }
+    }
+}
+
+fn compare(
+    case: &Case,
+    conditions: &Conditions,
+    ours: &mut dyn Contender,
+    limit: &mut dyn Contender,
+) -> Result<Row, Failure> {
+    let goal = case.goal();
+    let rounds = conditions.turns.measure(&mut [ours, limit])?;
+    let mut row = Row::beside_limit(&rounds, &case.limit(conditions.lanes), goal.by);
+    row.transport = case.transport.name().to_owned();
+    row.op = case.op.name().to_owned();
+    row.block_bytes = case.block;
+    row.batch = case.batch;
+    row.threads = case.threads;
+    row.poll = case.poll;
+    row.repeat = case.repeat() + &conditions.words();
+    if let Some(least) = goal.least_ratio {
+        row = row.should_reach(least);
+    }
+    if let Some(most) = goal.most_cpu_ratio {
+        row = row.should_take_at_most(most);
+    }
+    Ok(row)
+}
+
+#[cfg(target_arch = "x86_64")]
+fn streaming(case: &Case, conditions: &Conditions) -> Result<Copier, Failure> {
+    Copier::streaming(case, conditions)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn streaming(_case: &Case, _conditions: &Conditions) -> Result<Copier, Failure> {
+    Err(Failure::new(
+        "there are no streaming stores on this kind of machine",
+    ))
+}
