@@ -7,6 +7,7 @@
 
 mod cpu;
 mod figures;
+pub mod master;
 mod rounds;
 mod row;
 

@@ -201,6 +201,8 @@ mod tests {
             "trace stats f",
             "bench replay --trace f --start-cluster --clients 4 --block-bytes 1MiB --capacity-blocks 10 --speed 2 --batch 8",
             "bench replay --trace f --master a:1",
+            "bench master --quick",
+            "bench master --case exist-batch --case put --clients 4 --batch 16 --depth 2 --key-bytes 40 --rounds 1 --seconds 0.1",
             "config show",
             "config show node --name a",
         ] {
@@ -222,6 +224,9 @@ mod tests {
             "bench replay --trace f --start-cluster --master a:1",
             "bench replay --trace f --clients 0",
             "bench replay --trace f --speed -1",
+            "bench master --case nothing",
+            "bench master --key-bytes 3",
+            "bench master --seconds 0",
             "trace generate --requests -1",
             "ls -o yaml",
             "dev relay",

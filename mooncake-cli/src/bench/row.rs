@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Figures, Rounds};
+use super::{Figures, Rounds, master::MasterSide};
 use crate::output::{Align, Show, Table};
 
 /// By which figure a row is compared with its limit.
@@ -94,6 +94,12 @@ pub struct Row {
     /// Other systems.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<Other>,
+    /// What a row of a master tells besides.
+    #[serde(flatten)]
+    pub master: Option<MasterSide>,
+    /// The command that measures it again.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub repeat: String,
 }
 
 impl Row {
@@ -119,6 +125,8 @@ impl Row {
             ratio: rounds.ratio(0, 1, by),
             bar: None,
             others: Vec::new(),
+            master: None,
+            repeat: String::new(),
         }
     }
 
