@@ -9,6 +9,7 @@ mod child;
 pub mod cpp;
 mod cpu;
 mod figures;
+pub mod master;
 pub mod plain;
 pub mod redis;
 mod rounds;

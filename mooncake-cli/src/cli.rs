@@ -205,6 +205,8 @@ mod tests {
             "bench store --quick --vs-cpp --vs-redis",
             "bench store --op get --value-bytes 16KiB --batch 128 --clients 2 --placement local --lookup cached --rounds 3",
             "bench store --master a:1 --vs-cpp /usr/bin/python3",
+            "bench master --quick",
+            "bench master --case exist-batch --case put --clients 4 --batch 16 --depth 2 --key-bytes 40 --rounds 1 --seconds 0.1",
             "config show",
             "config show node --name a",
         ] {
@@ -230,6 +232,9 @@ mod tests {
             "bench store --batch 3",
             "bench store --op sing",
             "bench store --op get --batch 0",
+            "bench master --case nothing",
+            "bench master --key-bytes 3",
+            "bench master --seconds 0",
             "trace generate --requests -1",
             "ls -o yaml",
             "dev relay",

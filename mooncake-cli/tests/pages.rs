@@ -95,7 +95,11 @@ fn measured_rows_have_the_fields_of_the_page() {
         ratio_of: Yardstick::P50Us,
         ratio: 1.0,
         bar: bar(),
+        cpu_ratio: 1.0,
+        cpu_bar: None,
         others: vec![other],
+        master: None,
+        repeat: "mooncake bench store".to_owned(),
     };
     check("bench store", &Report { rows: vec![row] });
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Figures, Rounds};
+use super::{Figures, Rounds, master::MasterSide};
 use crate::output::{Align, Show, Table};
 
 /// By which figure a row is compared with its limit.
@@ -124,6 +124,9 @@ pub struct Row {
     /// Other systems.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<Other>,
+    /// What a row of a master tells besides.
+    #[serde(flatten)]
+    pub master: Option<MasterSide>,
     /// The command that measures this row again; empty where there is none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub repeat: String,
@@ -155,6 +158,7 @@ impl Row {
             cpu_ratio: rounds.cpu_ratio(0, 1),
             cpu_bar: None,
             others: Vec::new(),
+            master: None,
             repeat: String::new(),
         }
     }

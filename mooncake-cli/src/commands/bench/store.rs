@@ -129,6 +129,29 @@ fn cases(args: &StoreArgs) -> Vec<Case> {
     vec![case]
 }
 
+/// The command that measures a case again.
+fn repeat(case: &Case) -> String {
+    let size = Size::of(case.value_bytes);
+    let op = match case.op {
+        Op::Get => "get",
+        Op::Put => "put",
+    };
+    let mut words = format!(
+        "mooncake bench store --op {op} --value-bytes {size} --batch {}",
+        case.batch
+    );
+    if case.clients > 1 {
+        words += &format!(" --clients {}", case.clients);
+    }
+    if case.placement == Placement::Local {
+        words += " --placement local";
+    }
+    if case.op == Op::Get && case.lookup == Lookup::Cached {
+        words += " --lookup cached";
+    }
+    words
+}
+
 /// What all cases share.
 struct Bench<'a> {
     args: &'a StoreArgs,
@@ -245,6 +268,7 @@ impl Bench<'_> {
         if let Some(bar) = case.bar {
             row = row.should_reach(bar);
         }
+        row.repeat = repeat(&case);
         ours.end()?;
         self.runtime.block_on(place.site.release())?;
         if let Some(cpp) = &mut place.cpp {
