@@ -43,15 +43,21 @@ impl LineChild {
 
     /// Says `request` to it, and returns what it answers.
     pub(super) fn ask(&mut self, request: &Value) -> Result<Value, Failure> {
-        let lost = |error| Failure::new(format!("{} does not listen", self.what)).because(error);
-        let mut input = self.input.as_ref().expect("it is open until the drop");
-        input
-            .write_all(format!("{request}\n").as_bytes())
-            .map_err(lost)?;
+        self.tell(request)?;
         self.answer()
     }
 
-    fn answer(&mut self) -> Result<Value, Failure> {
+    /// Says `request` to it, whose answer is asked for later.
+    pub(super) fn tell(&mut self, request: &Value) -> Result<(), Failure> {
+        let lost = |error| Failure::new(format!("{} does not listen", self.what)).because(error);
+        let input = self.input.as_mut().expect("it is open until the drop");
+        input
+            .write_all(format!("{request}\n").as_bytes())
+            .map_err(lost)
+    }
+
+    /// What it says next.
+    pub(super) fn answer(&mut self) -> Result<Value, Failure> {
         loop {
             let mut line = String::new();
             let read = self.output.read_line(&mut line).map_err(|error| {

@@ -83,20 +83,34 @@ fn round(
     beside: &[ProcessCpu],
     budget: Duration,
 ) -> Result<Sample, Failure> {
+    rounds([child], beside, budget)
+}
+
+/// Asks several children for a round at the same time, and adds what the processes beside them used.
+fn rounds<'a>(
+    children: impl IntoIterator<Item = &'a mut LineChild>,
+    beside: &[ProcessCpu],
+    budget: Duration,
+) -> Result<Sample, Failure> {
     let used = || beside.iter().map(|one| one.read()).sum::<Duration>();
     let before = used();
-    let told = child.ask(&json!({ "do": "round", "budget": budget.as_secs_f64() }))?;
-    let told: Told = understood(told)?;
-    let mut sample = Sample {
-        operations: told.operations,
-        bytes: told.bytes,
-        wall: Duration::from_nanos(told.wall_ns),
-        cpu: Duration::from_nanos(told.cpu_ns) + used().saturating_sub(before),
-        ..Sample::default()
-    };
-    for nanos in told.latencies_ns {
-        sample.latency.record(Duration::from_nanos(nanos));
+    let mut told = Vec::new();
+    for child in children {
+        child.tell(&json!({ "do": "round", "budget": budget.as_secs_f64() }))?;
+        told.push(child);
     }
+    let mut sample = Sample::default();
+    for child in told {
+        let told: Told = understood(child.answer()?)?;
+        sample.operations += told.operations;
+        sample.bytes += told.bytes;
+        sample.wall = sample.wall.max(Duration::from_nanos(told.wall_ns));
+        sample.cpu += Duration::from_nanos(told.cpu_ns);
+        for nanos in told.latencies_ns {
+            sample.latency.record(Duration::from_nanos(nanos));
+        }
+    }
+    sample.cpu += used().saturating_sub(before);
     Ok(sample)
 }
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::store::ReadyOwner;
-use super::{Wheel, round, understood};
+use super::{Wheel, rounds, understood};
 use crate::bench::child::LineChild;
 use crate::bench::{Contender, ProcessCpu, Sample};
 use crate::output::Failure;
@@ -17,6 +17,8 @@ use crate::output::Failure;
 pub enum MasterOp {
     /// Whether keys exist, which they do.
     Exist,
+    /// Whether keys exist, which they do not.
+    ExistMiss,
     /// Objects of 64 bytes in memory of the caller's own process: start and end of puts.
     Put,
 }
@@ -34,11 +36,11 @@ pub struct MasterCase {
     pub keys: u64,
 }
 
-/// A C++ master and one client of it that calls, each a process. The client lends the memory, so
-/// that no payload crosses a socket.
+/// A C++ master and clients of it that call one at a time, each a process. The clients lend the
+/// memory: with a single one no payload crosses a socket.
 #[derive(Debug)]
 pub struct MasterCalls {
-    client: LineChild,
+    clients: Vec<LineChild>,
     _owner: LineChild,
     master: ProcessCpu,
     cases: u64,
@@ -50,13 +52,13 @@ impl MasterCalls {
     /// # Errors
     ///
     /// One of them does not start.
-    pub fn start(wheel: &Wheel) -> Result<Self, Failure> {
+    pub fn start(wheel: &Wheel, clients: usize) -> Result<Self, Failure> {
         let (owner, ready) = wheel.start("store-owner", &json!({ "segment_bytes": 0 }))?;
         let ready: ReadyOwner = understood(ready)?;
         let arguments = json!({ "master": ready.master, "segment_bytes": 256 << 20 });
-        let (client, _) = wheel.start("master-client", &arguments)?;
+        let clients = (0..clients).map(|_| Ok(wheel.start("master-client", &arguments)?.0));
         Ok(Self {
-            client,
+            clients: clients.collect::<Result<_, Failure>>()?,
             _owner: owner,
             master: ProcessCpu::of(ready.master_pid),
             cases: 0,
@@ -76,14 +78,16 @@ impl MasterCalls {
     /// It does not work.
     pub fn begin(&mut self, case: MasterCase) -> Result<(), Failure> {
         self.cases += 1;
-        self.client.ask(&json!({
-            "do": "case",
-            "op": case.op,
-            "batch": case.batch,
-            "key_bytes": case.key_bytes,
-            "count": case.keys,
-            "prefix": format!("case-{}", self.cases),
-        }))?;
+        for (number, client) in self.clients.iter_mut().enumerate() {
+            client.ask(&json!({
+                "do": "case",
+                "op": case.op,
+                "batch": case.batch,
+                "key_bytes": case.key_bytes,
+                "count": case.keys,
+                "prefix": format!("{}-{number}", self.cases),
+            }))?;
+        }
         Ok(())
     }
 
@@ -93,13 +97,15 @@ impl MasterCalls {
     ///
     /// It does not work.
     pub fn end(&mut self) -> Result<(), Failure> {
-        self.client.ask(&json!({ "do": "end" }))?;
+        for client in &mut self.clients {
+            client.ask(&json!({ "do": "end" }))?;
+        }
         Ok(())
     }
 }
 
 impl Contender for MasterCalls {
     fn round(&mut self, budget: Duration) -> Result<Sample, Failure> {
-        round(&mut self.client, &[self.master], budget)
+        rounds(&mut self.clients, &[self.master], budget)
     }
 }

@@ -167,9 +167,10 @@ class MasterClient:
 
     def call(self, keys):
         store, batch = self.store, self.batch
-        if self.op == "exist":
+        if self.op != "put":
             found = [store.is_exist(keys[0])] if batch == 1 else store.batch_is_exist(keys)
-            return all(one == 1 for one in found)
+            wanted = int(self.op == "exist")
+            return all(one == wanted for one in found)
         if batch == 1:
             return store.put_from(keys[0], self.source.address, self.VALUE) == 0
         froms = [self.source.address + n * self.VALUE for n in range(len(keys))]

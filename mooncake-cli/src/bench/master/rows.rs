@@ -22,6 +22,7 @@ use super::{
     suite::Suite,
 };
 use crate::{
+    bench::cpp::{MasterCalls, MasterCase, MasterOp},
     bench::{Contender, Row, Sample, Yardstick, figures::median, own_cpu},
     latency::Latency,
     output::Failure,
@@ -29,6 +30,8 @@ use crate::{
 
 /// Objects that exist while they are asked for.
 const OBJECTS: u64 = 100_000;
+/// The same for the C++ master, a client; it takes longer to put them.
+const CPP_OBJECTS: u64 = 50_000;
 /// Enough for all objects that a load can put.
 const SEGMENT_BYTES: u64 = 1 << 40;
 /// Spaces of keys: those that exist, those that do not, and from here on each client's own.
@@ -72,7 +75,12 @@ pub(super) fn measure(
     let echo_shape = runtime.block_on(messages(&fixture, suite, shape))?;
     let mut ours = Load::start(runtime, &fixture, suite, shape)?;
     let mut limit = Echo::start(runtime, echo_shape)?;
-    let rounds = suite.turns.measure(&mut [&mut ours, &mut limit])?;
+    let mut contenders: Vec<&mut dyn Contender> = vec![&mut ours, &mut limit];
+    let mut cpp = cpp(suite, shape)?;
+    if let Some(cpp) = &mut cpp {
+        contenders.push(cpp);
+    }
+    let rounds = suite.turns.measure(&mut contenders)?;
     let mut row = Row::beside_limit(&rounds, "plain echo", Yardstick::OpsPerS);
     row.transport = match shape.wire {
         Wire::Session => "session",
@@ -84,6 +92,10 @@ pub(super) fn measure(
     row.batch = shape.plan.batch as u64;
     row.threads = shape.clients as u64;
     row.repeat = suite.repeat(case);
+    if let Some(mut cpp) = cpp {
+        row.add_other(&rounds, 2, "cpp");
+        cpp.end()?;
+    }
     let side = ours.side(rounds.figures(1).cpu_us_per_op);
     row.master = Some(side);
     let both = side.master_cpu_us_per_key * shape.plan.batch as f64 + side.client_cpu_us_per_call;
@@ -103,6 +115,27 @@ pub(super) fn measure(
         goal.map(|goal| figure.should_be(goal))
     });
     Ok((row, figures.collect()))
+}
+
+/// The same load on the C++ store's master, where that is asked for. Its clients wait for each call.
+fn cpp(suite: &Suite, shape: Shape) -> Result<Option<MasterCalls>, Failure> {
+    let op = match shape.plan.work {
+        Work::Exist { found: true } => MasterOp::Exist,
+        Work::Exist { found: false } => MasterOp::ExistMiss,
+        Work::Put => MasterOp::Put,
+        Work::Query => return Ok(None),
+    };
+    let Some(wheel) = &suite.wheel else {
+        return Ok(None);
+    };
+    let mut calls = MasterCalls::start(wheel, shape.clients)?;
+    calls.begin(MasterCase {
+        op,
+        batch: shape.plan.batch as u64,
+        key_bytes: suite.key_bytes as u64,
+        keys: CPP_OBJECTS,
+    })?;
+    Ok(Some(calls))
 }
 
 /// Our side: clients that load one master.

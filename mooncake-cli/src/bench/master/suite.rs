@@ -10,7 +10,7 @@ use super::{
     lifecycle, objects, rows,
 };
 use crate::{
-    bench::{Row, Turns},
+    bench::{Row, Turns, cpp::Wheel},
     output::{Align, Failure, Output, Show, Table},
 };
 
@@ -35,6 +35,8 @@ pub struct Suite {
     pub objects: u64,
     /// Objects that are there when eviction starts.
     pub evictable: u64,
+    /// The C++ store, where its master is to be measured as well.
+    pub wheel: Option<Wheel>,
 }
 
 impl Suite {

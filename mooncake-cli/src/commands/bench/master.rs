@@ -1,11 +1,13 @@
 //! `mooncake bench master`: measures a master that is started for it.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 
 use crate::bench::{
     Turns,
+    cpp::Wheel,
     master::{Case, Suite, serve_echo},
 };
 use crate::commands::{Context, runtime};
@@ -47,6 +49,9 @@ pub struct MasterBenchArgs {
     /// How many objects are there when `eviction` begins.
     #[arg(long, value_name = "N", default_value_t = 5_000_000, value_parser = clap::value_parser!(u64).range(1_000..=100_000_000))]
     pub evictable: u64,
+    /// Measure the C++ store's master in the same rounds, whose wheel this Python has.
+    #[arg(long, value_name = "PYTHON", num_args = 0..=1, default_missing_value = "python3")]
+    pub vs_cpp: Option<PathBuf>,
     /// Be the other side of the limit.
     #[arg(long, hide = true)]
     pub serve_echo: bool,
@@ -91,6 +96,7 @@ pub(super) fn run(args: &MasterBenchArgs, context: &Context) -> Result<Exit, Fai
         clients: args.clients.map(usize::from),
         objects: args.objects,
         evictable: args.evictable,
+        wheel: args.vs_cpp.as_deref().map(Wheel::find).transpose()?,
     };
     let runtime = runtime()?;
     let report = suite.run(runtime.handle(), context.output);

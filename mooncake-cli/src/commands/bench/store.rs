@@ -180,7 +180,7 @@ impl Bench<'_> {
     }
 
     fn turns(&self) -> Turns {
-        let (rounds, millis) = if self.args.quick { (3, 100) } else { (5, 500) };
+        let (rounds, millis) = if self.args.quick { (3, 100) } else { (5, 300) };
         Turns {
             rounds: self.args.rounds.map_or(rounds, usize::from),
             budget: Duration::from_millis(millis),
