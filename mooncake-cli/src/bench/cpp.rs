@@ -13,8 +13,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::Sample;
 use super::child::LineChild;
-use super::{ProcessCpu, Sample};
 use crate::output::Failure;
 
 pub use engine::{EngineCase, EnginePair};
@@ -77,26 +77,23 @@ struct Told {
     latencies_ns: Vec<u64>,
 }
 
-/// Asks `child` for a round, and adds what the processes beside it used.
-fn round(
-    child: &mut LineChild,
-    beside: &[ProcessCpu],
-    budget: Duration,
-) -> Result<Sample, Failure> {
+/// Asks `child` for a round. What the processes beside it use in its timed parts counts as well.
+fn round(child: &mut LineChild, beside: &[u32], budget: Duration) -> Result<Sample, Failure> {
     rounds([child], beside, budget)
 }
 
-/// Asks several children for a round at the same time, and adds what the processes beside them used.
+/// Asks several children for a round at the same time.
 fn rounds<'a>(
     children: impl IntoIterator<Item = &'a mut LineChild>,
-    beside: &[ProcessCpu],
+    beside: &[u32],
     budget: Duration,
 ) -> Result<Sample, Failure> {
-    let used = || beside.iter().map(|one| one.read()).sum::<Duration>();
-    let before = used();
     let mut told = Vec::new();
     for child in children {
-        child.tell(&json!({ "do": "round", "budget": budget.as_secs_f64() }))?;
+        // Their time is to count once.
+        let beside = if told.is_empty() { beside } else { &[] };
+        let budget = budget.as_secs_f64();
+        child.tell(&json!({ "do": "round", "budget": budget, "beside": beside }))?;
         told.push(child);
     }
     let mut sample = Sample::default();
@@ -110,7 +107,6 @@ fn rounds<'a>(
             sample.latency.record(Duration::from_nanos(nanos));
         }
     }
-    sample.cpu += used().saturating_sub(before);
     Ok(sample)
 }
 

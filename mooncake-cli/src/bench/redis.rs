@@ -186,10 +186,9 @@ impl Redis {
 impl Contender for Redis {
     fn round(&mut self, budget: Duration) -> Result<Sample, Failure> {
         let mut sample = Sample::default();
-        let server = self.server.read();
         while sample.wall < budget {
             let from = self.cursor;
-            let (cpu, start) = (own_cpu(), Instant::now());
+            let (cpu, server, start) = (own_cpu(), self.server.read(), Instant::now());
             let mut last = start;
             while self.cursor < self.values.count && last - start < budget - sample.wall {
                 let end = self.values.count.min(self.cursor + self.batch);
@@ -204,6 +203,7 @@ impl Contender for Redis {
             }
             sample.wall += last - start;
             sample.cpu += own_cpu() - cpu;
+            sample.cpu += self.server.read().saturating_sub(server);
             sample.operations += self.cursor - from;
             if self.op == Op::Put {
                 let mut at = from;
@@ -219,7 +219,6 @@ impl Contender for Redis {
                 self.generation += u64::from(self.op == Op::Put);
             }
         }
-        sample.cpu += self.server.read().saturating_sub(server);
         sample.bytes = sample.operations * self.values.value_bytes;
         Ok(sample)
     }

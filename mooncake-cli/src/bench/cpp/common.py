@@ -124,6 +124,19 @@ class Contents:
             raise RuntimeError(f"{what} has a wrong byte")
 
 
+TICK = 1.0 / os.sysconf("SC_CLK_TCK")
+
+
+def cpu_seconds(beside):
+    """Processor time of this process and of those beside it, so far."""
+    total = time.process_time()
+    for pid in beside:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
+            fields = stat.read().rsplit(") ", 1)[1].split()
+        total += (int(fields[11]) + int(fields[12])) * TICK
+    return total
+
+
 def sample(operations, bytes_moved, wall, cpu, latencies):
     return {"operations": operations, "bytes": bytes_moved, "wall_ns": int(wall * 1e9),
             "cpu_ns": int(cpu * 1e9), "latencies_ns": latencies}

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::{Wheel, round, understood};
 use crate::bench::child::LineChild;
-use crate::bench::{Contender, ProcessCpu, Sample};
+use crate::bench::{Contender, Sample};
 use crate::output::Failure;
 
 /// What is measured.
@@ -31,7 +31,7 @@ pub struct EngineCase {
 pub struct EnginePair {
     initiator: LineChild,
     target: LineChild,
-    target_cpu: ProcessCpu,
+    target_process: u32,
     writes: bool,
 }
 
@@ -65,7 +65,7 @@ impl EnginePair {
         Ok(Self {
             initiator,
             target,
-            target_cpu: ProcessCpu::of(ready.pid),
+            target_process: ready.pid,
             writes: case.op == "write",
         })
     }
@@ -88,6 +88,6 @@ impl EnginePair {
 
 impl Contender for EnginePair {
     fn round(&mut self, budget: Duration) -> Result<Sample, Failure> {
-        round(&mut self.initiator, &[self.target_cpu], budget)
+        round(&mut self.initiator, &[self.target_process], budget)
     }
 }

@@ -42,7 +42,7 @@ pub struct MasterCase {
 pub struct MasterCalls {
     clients: Vec<LineChild>,
     _owner: LineChild,
-    master: ProcessCpu,
+    master: u32,
     cases: u64,
 }
 
@@ -60,7 +60,7 @@ impl MasterCalls {
         Ok(Self {
             clients: clients.collect::<Result<_, Failure>>()?,
             _owner: owner,
-            master: ProcessCpu::of(ready.master_pid),
+            master: ready.master_pid,
             cases: 0,
         })
     }
@@ -68,7 +68,7 @@ impl MasterCalls {
     /// The master's process.
     #[must_use]
     pub fn master(&self) -> ProcessCpu {
-        self.master
+        ProcessCpu::of(self.master)
     }
 
     /// Prepares a case.

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::{Wheel, round, understood};
 use crate::bench::child::LineChild;
-use crate::bench::{Contender, ProcessCpu, Sample};
+use crate::bench::{Contender, Sample};
 use crate::output::Failure;
 
 /// Where objects are kept.
@@ -40,8 +40,8 @@ pub struct CppCase {
 pub struct CppStore {
     client: LineChild,
     _owner: LineChild,
-    /// Owner and master; the client tells its own.
-    beside: Vec<ProcessCpu>,
+    /// The processes of owner and master.
+    beside: Vec<u32>,
     cases: u64,
 }
 
@@ -70,7 +70,7 @@ impl CppStore {
         Ok(Self {
             client,
             _owner: owner,
-            beside: vec![ProcessCpu::of(ready.pid), ProcessCpu::of(ready.master_pid)],
+            beside: vec![ready.pid, ready.master_pid],
             cases: 0,
         })
     }
