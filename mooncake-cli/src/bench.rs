@@ -5,10 +5,16 @@
 //! turns; what is quoted is the median of the rounds, and a ratio is the median of the ratios of one
 //! round each.
 
+mod child;
+pub mod cpp;
 mod cpu;
 mod figures;
+pub mod master;
+pub mod plain;
+pub mod redis;
 mod rounds;
 mod row;
+pub mod store;
 pub mod transfer;
 
 pub use cpu::{ProcessCpu, own_cpu};

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::bench::cpp::CppReplay;
 use crate::output::{Align, Show, Table, bytes, count, gb_per_s, micros, percent, seconds};
 
 /// The numbers of a run. The names are a contract with scripts: `docs/json.md` lists them.
@@ -47,6 +48,9 @@ pub struct Summary {
     pub seconds: f64,
     /// The nodes at the end of the run.
     pub nodes: Vec<NodeSummary>,
+    /// The same replay against the C++ store, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpp: Option<CppReplay>,
 }
 
 /// One node at the end of a run.
@@ -66,7 +70,9 @@ impl Summary {
     /// Whether every byte was right and every operation succeeded.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.byte_errors == 0 && self.errors == 0
+        let cpp = self.cpp.iter();
+        let cpp = cpp.map(|cpp| cpp.byte_errors + cpp.errors).sum::<u64>();
+        self.byte_errors + self.errors + cpp == 0
     }
 
     fn verdict(&self) -> String {
@@ -189,6 +195,16 @@ impl Show for Summary {
         }
         if !self.nodes.is_empty() {
             parts.push(self.node_table());
+        }
+        if let Some(cpp) = &self.cpp {
+            parts.push(format!(
+                "the C++ store took {}, {:.2} times as long; it had {} of blocks, {} wrong and {} failed",
+                seconds(cpp.seconds),
+                cpp.ratio,
+                percent(cpp.blocks_hit as f64 / cpp.blocks_total.max(1) as f64),
+                count(cpp.byte_errors),
+                count(cpp.errors)
+            ));
         }
         parts.join("\n\n")
     }

@@ -5,7 +5,8 @@ mod page;
 
 use std::collections::BTreeSet;
 
-use mooncake_cli::bench::{Figures, Report, Row, Yardstick};
+use mooncake_cli::bench::cpp::CppReplay;
+use mooncake_cli::bench::{Bar, Figures, Other, Report, Row, Yardstick};
 use mooncake_cli::commands::get::GetResult;
 use mooncake_cli::commands::locate::{Place, Places};
 use mooncake_cli::commands::ls::{Listed, Listing};
@@ -54,35 +55,59 @@ fn runs_have_the_fields_of_the_page() {
         "demo, bench replay",
         &Summary {
             nodes: vec![NodeSummary::default()],
+            cpp: Some(CppReplay::default()),
             ..Summary::default()
         },
     );
 }
 
 #[test]
-fn measurements_have_the_fields_of_the_page() {
+fn measured_rows_have_the_fields_of_the_page() {
+    let bar = || {
+        Some(Bar {
+            least_ratio: 0.85,
+            met: true,
+        })
+    };
+    let other = Other {
+        system: "cpp".to_owned(),
+        gb_per_s: 1.0,
+        ops_per_s: 1.0,
+        p50_us: 1.0,
+        cpu_s_per_gb: 1.0,
+        ratio: 1.0,
+        bar: bar(),
+    };
     let row = Row {
         transport: "tcp".to_owned(),
-        op: "read".to_owned(),
+        op: "get".to_owned(),
         block_bytes: 1,
         batch: 1,
         threads: 1,
         poll: false,
+        lookup: Some("fresh".to_owned()),
         ours: Figures::default(),
-        limit: "1 socket".to_owned(),
+        limit: "1 round trip".to_owned(),
         limit_gb_per_s: 1.0,
         limit_ops_per_s: 1.0,
         limit_p50_us: 1.0,
         limit_cpu_s_per_gb: 1.0,
-        ratio_of: Yardstick::GbPerS,
+        ratio_of: Yardstick::P50Us,
         ratio: 1.0,
-        bar: None,
+        bar: bar(),
         cpu_ratio: 1.0,
         cpu_bar: None,
-        others: Vec::new(),
-        repeat: "mooncake bench transfer".to_owned(),
+        others: vec![other],
+        master: None,
+        repeat: "mooncake bench store".to_owned(),
     };
-    let row = row.should_reach(0.9).should_take_at_most(1.15);
+    check("bench store", &Report { rows: vec![row.clone()] });
+    let row = Row {
+        lookup: None,
+        others: Vec::new(),
+        ..row
+    };
+    let row = row.should_take_at_most(1.15);
     check("bench transfer", &Report { rows: vec![row] });
 }
 

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Figures, Rounds};
+use super::{Figures, Rounds, master::MasterSide};
 use crate::output::{Align, Show, Table};
 
 /// By which figure a row is compared with its limit.
@@ -39,6 +39,15 @@ pub struct Bar {
     pub met: bool,
 }
 
+impl Bar {
+    fn of(ratio: f64, least_ratio: f64) -> Self {
+        Self {
+            least_ratio,
+            met: ratio >= least_ratio,
+        }
+    }
+}
+
 /// What a row should not exceed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Ceiling {
@@ -63,6 +72,9 @@ pub struct Other {
     pub cpu_s_per_gb: f64,
     /// Ours compared with it, above 1 where ours is better.
     pub ratio: f64,
+    /// What the ratio should be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bar: Option<Bar>,
 }
 
 /// One case, ours beside its limit.
@@ -80,6 +92,9 @@ pub struct Row {
     pub threads: u64,
     /// Whether callers look instead of sleeping.
     pub poll: bool,
+    /// What a client knows of keys before it reads them: `cached`, `fresh`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lookup: Option<String>,
     /// Our figures.
     #[serde(flatten)]
     pub ours: Figures,
@@ -109,6 +124,9 @@ pub struct Row {
     /// Other systems.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<Other>,
+    /// What a row of a master tells besides.
+    #[serde(flatten)]
+    pub master: Option<MasterSide>,
     /// The command that measures this row again; empty where there is none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub repeat: String,
@@ -127,6 +145,7 @@ impl Row {
             batch: 1,
             threads: 1,
             poll: false,
+            lookup: None,
             ours,
             limit: limit.to_owned(),
             limit_gb_per_s: theirs.gb_per_s,
@@ -139,6 +158,7 @@ impl Row {
             cpu_ratio: rounds.cpu_ratio(0, 1),
             cpu_bar: None,
             others: Vec::new(),
+            master: None,
             repeat: String::new(),
         }
     }
@@ -146,9 +166,17 @@ impl Row {
     /// Says what the ratio should be.
     #[must_use]
     pub fn should_reach(mut self, least_ratio: f64) -> Self {
-        let met = self.ratio >= least_ratio;
-        self.bar = Some(Bar { least_ratio, met });
+        self.bar = Some(Bar::of(self.ratio, least_ratio));
         self
+    }
+
+    /// Says what the ratio to another system should be, if that has been added.
+    pub fn should_beat(&mut self, system: &str, least_ratio: f64) {
+        for other in &mut self.others {
+            if other.system == system {
+                other.bar = Some(Bar::of(other.ratio, least_ratio));
+            }
+        }
     }
 
     /// Says how much processor time it may take, in multiples of the limit's.
@@ -169,6 +197,7 @@ impl Row {
             p50_us: theirs.p50_us,
             cpu_s_per_gb: theirs.cpu_s_per_gb,
             ratio: rounds.ratio(0, who, self.ratio_of),
+            bar: None,
         });
     }
 }
@@ -181,12 +210,15 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether every row that has a bar reaches it.
+    /// Whether every bar is reached, those beside other systems included.
     #[must_use]
     pub fn all_met(&self) -> bool {
-        self.rows
-            .iter()
-            .all(|row| row.bar.is_none_or(|bar| bar.met) && row.cpu_bar.is_none_or(|bar| bar.met))
+        let bars = |row: &Row| {
+            let others = row.others.iter().map(|other| other.bar);
+            let mut bars = std::iter::once(row.bar).chain(others).flatten();
+            bars.all(|bar| bar.met) && row.cpu_bar.is_none_or(|bar| bar.met)
+        };
+        self.rows.iter().all(bars)
     }
 }
 
@@ -239,7 +271,10 @@ impl Row {
         let ours = &self.ours;
         let mut cells = vec![
             self.transport.clone(),
-            self.op.clone(),
+            match &self.lookup {
+                Some(lookup) => format!("{}, {lookup}", self.op),
+                None => self.op.clone(),
+            },
             self.block_bytes.to_string(),
             self.batch.to_string(),
             format!(
@@ -280,7 +315,10 @@ impl Row {
                 Yardstick::P50Us => digits(other.p50_us),
             };
             cells.push(other.map_or_else(String::new, figure));
-            cells.push(other.map_or_else(String::new, |it| format!("{:.1}x", it.ratio)));
+            cells.push(other.map_or_else(String::new, |it| {
+                let missed = it.bar.is_some_and(|bar| !bar.met);
+                format!("{:.1}x{}", it.ratio, if missed { " NO" } else { "" })
+            }));
         }
         cells
     }
@@ -351,14 +389,17 @@ mod tests {
             .unwrap();
         let mut row = Row::beside_limit(&rounds, "plain socket", Yardstick::GbPerS);
         row.add_other(&rounds, 2, "cpp");
+        row.should_beat("cpp", 2.5);
         let row = row.should_reach(0.85).should_take_at_most(1.15);
         assert_eq!((row.ratio, row.others[0].ratio), (0.9, 3.0));
         assert!((row.cpu_ratio - 10.0 / 9.0).abs() < 1e-9);
         assert!(row.bar.unwrap().met && row.cpu_bar.unwrap().met);
         let costly = row.clone().should_take_at_most(1.1);
         assert!(!Report { rows: vec![costly] }.all_met());
-        let report = Report { rows: vec![row] };
+        let mut report = Report { rows: vec![row] };
         assert!(report.all_met());
+        report.rows[0].should_beat("cpp", 3.5);
+        assert!(!report.all_met());
         let text = report.human();
         assert!(
             text.contains("plain socket") && text.contains("0.90"),

@@ -19,6 +19,8 @@ use std::net::SocketAddr;
 
 use tokio::runtime::Handle;
 
+use super::cpp::{EngineCase, EnginePair, Wheel};
+use super::store::{ContentsFile, Values};
 use super::{Contender, Row, Turns};
 use crate::config::Size;
 use crate::output::Failure;
@@ -62,6 +64,7 @@ pub struct Measurement<'a> {
     /// Whose callers sleep, and whose callers look.
     tcp: [Option<Engine<'a>>; 2],
     in_process: Option<Engine<'a>>,
+    wheel: Option<Wheel>,
 }
 
 /// The processes at the other end.
@@ -130,7 +133,15 @@ impl<'a> Measurement<'a> {
             pool: Pool::default(),
             tcp: [None, None],
             in_process: None,
+            wheel: None,
         }
+    }
+
+    /// Measures the C++ engine as well, where it can do a case.
+    #[must_use]
+    pub fn with_cpp(mut self, wheel: Option<Wheel>) -> Self {
+        self.wheel = wheel;
+        self
     }
 
     /// Measures a case. Not for async code, which it would block.
@@ -151,8 +162,9 @@ impl<'a> Measurement<'a> {
                     )?),
                     Against::OneThread => None,
                 };
+                let cpp = cpp(case, &conditions, self.wheel.as_ref())?;
                 let engine = self.tcp(case.poll)?;
-                beside(case, &conditions, engine, limit)
+                beside(case, &conditions, engine, limit, cpp)
             }
             Transport::InProcess => {
                 let limit = match case.against {
@@ -160,12 +172,12 @@ impl<'a> Measurement<'a> {
                     Against::OneThread => None,
                 };
                 let engine = self.in_process()?;
-                beside(case, &conditions, engine, limit)
+                beside(case, &conditions, engine, limit, None)
             }
             Transport::Memory => {
                 let mut ours = streaming(case, &conditions, &self.pool)?;
                 let mut limit = Copier::memcpy(case, &conditions, &self.pool)?;
-                compare(case, &conditions, &mut ours, &mut limit)
+                compare(case, &conditions, &mut ours, &mut limit, None)
             }
         }
     }
@@ -204,17 +216,18 @@ fn beside<L: Contender>(
     conditions: &Conditions,
     engine: &mut Engine<'_>,
     limit: Option<L>,
+    cpp: Option<EnginePair>,
 ) -> Result<Row, Failure> {
     engine.prepare(case.op)?;
     let mut ours = engine.callers(case)?;
     match limit {
-        Some(mut limit) => compare(case, conditions, &mut ours, &mut limit),
+        Some(mut limit) => compare(case, conditions, &mut ours, &mut limit, cpp),
         None => {
             let one = Case {
                 threads: 1,
                 ..*case
             };
-            compare(case, conditions, &mut ours, &mut engine.callers(&one)?)
+            compare(case, conditions, &mut ours, &mut engine.callers(&one)?, cpp)
         }
     }
 }
@@ -224,9 +237,16 @@ fn compare(
     conditions: &Conditions,
     ours: &mut dyn Contender,
     limit: &mut dyn Contender,
+    mut cpp: Option<EnginePair>,
 ) -> Result<Row, Failure> {
     let goal = case.goal();
-    let rounds = conditions.turns.measure(&mut [ours, limit])?;
+    let mut contenders: Vec<&mut dyn Contender> = Vec::new();
+    contenders.push(ours);
+    contenders.push(limit);
+    if let Some(cpp) = &mut cpp {
+        contenders.push(cpp);
+    }
+    let rounds = conditions.turns.measure(&mut contenders)?;
     let mut row = Row::beside_limit(&rounds, &case.limit(conditions.lanes), goal.by);
     row.transport = case.transport.name().to_owned();
     row.op = case.op.name().to_owned();
@@ -235,6 +255,10 @@ fn compare(
     row.threads = case.threads;
     row.poll = case.poll;
     row.repeat = case.repeat() + &conditions.words();
+    if let Some(mut cpp) = cpp {
+        cpp.check()?;
+        row.add_other(&rounds, 2, "cpp");
+    }
     if let Some(least) = goal.least_ratio {
         row = row.should_reach(least);
     }
@@ -242,6 +266,31 @@ fn compare(
         row = row.should_take_at_most(most);
     }
     Ok(row)
+}
+
+/// The C++ engine in the same case; it has no open loop.
+fn cpp(
+    case: &Case,
+    conditions: &Conditions,
+    wheel: Option<&Wheel>,
+) -> Result<Option<EnginePair>, Failure> {
+    let Some(wheel) = wheel.filter(|_| case.rate.is_none()) else {
+        return Ok(None);
+    };
+    let values = Values {
+        value_bytes: case.block,
+        count: (conditions.window / case.block).max(case.batch * case.threads),
+    };
+    let contents = ContentsFile::write(values)?;
+    let engine = EngineCase {
+        op: case.op.name(),
+        contents: contents.path().to_owned(),
+        block_bytes: case.block,
+        batch: case.batch,
+        threads: case.threads,
+    };
+    // They have opened the file by now.
+    EnginePair::start(wheel, &engine).map(Some)
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use clap::Args;
 use mooncake_store::{ClientOptions, RealClient, StoreError};
 
+use crate::bench::cpp::{self, ReplayCase, Wheel};
 use crate::cluster::{Cluster, ClusterShape};
 use crate::commands::store::unreachable;
 use crate::commands::{CLOSE_BUDGET, Context, block_on, unless_interrupted};
@@ -51,6 +52,12 @@ pub struct ReplayArgs {
     /// How many blocks one call gets or puts.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4_096))]
     pub batch: u32,
+    /// Replay only the first requests [default: all].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub requests: Option<u64>,
+    /// Replay against the C++ store as well, whose wheel this Python has.
+    #[arg(long, value_name = "PYTHON", num_args = 0..=1, default_missing_value = "python3", conflicts_with_all = ["clients", "speed", "capacity_blocks"])]
+    pub vs_cpp: Option<PathBuf>,
     /// How to reach the store.
     #[command(flatten)]
     pub settings: Flags<ClientSettings>,
@@ -80,7 +87,11 @@ const SMALLER: &str = "a smaller store, with --block-bytes or --capacity-blocks"
 /// When the trace cannot be read, or the store not be reached.
 pub(super) fn run(args: &ReplayArgs, context: &Context) -> Result<Exit, Failure> {
     let effective = context.sources.settle(&args.settings)?;
-    let requests: Vec<Request> = TraceReader::open(&args.trace)?.collect::<Result<_, _>>()?;
+    let most = args.requests.map_or(usize::MAX, |most| most as usize);
+    let requests = TraceReader::open(&args.trace)?.take(most);
+    let requests: Vec<Request> = requests.collect::<Result<_, _>>()?;
+    let wheel = args.vs_cpp.as_deref().map(Wheel::find).transpose()?;
+    let cpp_segment_bytes = cpp_segment_bytes(args, &requests);
     if args.block_bytes.bytes() == 0 {
         return Err(
             Failure::new("a block of 0 bytes cannot be stored").remedy("--block-bytes 16KiB")
@@ -93,7 +104,19 @@ pub(super) fn run(args: &ReplayArgs, context: &Context) -> Result<Exit, Failure>
         speed: args.speed,
     };
     let work = measure(args, context, plan, shape, effective.settings);
-    let summary = block_on(unless_interrupted(work))?;
+    let mut summary = block_on(unless_interrupted(work))?;
+    if let Some(wheel) = wheel {
+        let case = ReplayCase {
+            trace: args.trace.clone(),
+            requests: summary.requests,
+            block_bytes: args.block_bytes.bytes(),
+            batch: args.batch,
+            segment_bytes: cpp_segment_bytes,
+        };
+        let mut cpp = cpp::replay(&wheel, &case)?;
+        cpp.ratio = cpp.seconds / summary.seconds.max(f64::MIN_POSITIVE);
+        summary.cpp = Some(cpp);
+    }
     context.output.result(&summary)?;
     Ok(summary.is_clean().into())
 }
@@ -105,11 +128,7 @@ fn shape(args: &ReplayArgs, requests: &[Request]) -> ClusterShape {
         Ratio::get,
     );
     let blocks = args.capacity_blocks.unwrap_or_else(|| {
-        let mut ideal = Ideal::default();
-        for request in requests {
-            ideal.observe(request);
-        }
-        (ideal.blocks_distinct as f64 * HEADROOM / high.max(0.01)).ceil() as u64 + 64
+        (distinct(requests) as f64 * HEADROOM / high.max(0.01)).ceil() as u64 + 64
     });
     // The allocator's alignment.
     let block_bytes = args.block_bytes.bytes().next_multiple_of(64);
@@ -124,6 +143,21 @@ fn shape(args: &ReplayArgs, requests: &[Request]) -> ClusterShape {
         // be kept beyond all bounds, and the more of it the faster the machine.
         reserves: args.speed.is_some(),
     }
+}
+
+fn distinct(requests: &[Request]) -> u64 {
+    let mut ideal = Ideal::default();
+    for request in requests {
+        ideal.observe(request);
+    }
+    ideal.blocks_distinct
+}
+
+/// Room for all blocks below the share at which the C++ master evicts.
+fn cpp_segment_bytes(args: &ReplayArgs, requests: &[Request]) -> u64 {
+    let blocks = distinct(requests) + 64;
+    let bytes = blocks.saturating_mul(args.block_bytes.bytes());
+    bytes.saturating_add(bytes / 4).next_multiple_of(16 << 20)
 }
 
 async fn measure(

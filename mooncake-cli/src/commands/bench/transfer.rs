@@ -1,10 +1,12 @@
 //! `mooncake bench transfer`: the transfer engine beside plain loops of the same pattern.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use tokio::runtime::Handle;
 
+use crate::bench::cpp::Wheel;
 use crate::bench::transfer::{
     Against, Case, Conditions, MOST_BATCH, Measurement, Op, Peers, Role, Transport,
 };
@@ -62,6 +64,9 @@ pub struct TransferArgs {
     /// Do not check that bytes arrive.
     #[arg(long)]
     pub no_verify: bool,
+    /// Measure the C++ engine in the same rounds, whose wheel this Python has.
+    #[arg(long, value_name = "PYTHON", num_args = 0..=1, default_missing_value = "python3")]
+    pub vs_cpp: Option<PathBuf>,
     /// Let a target make some bytes wrong.
     #[arg(long, value_enum, hide = true)]
     pub spoil: Option<Role>,
@@ -92,9 +97,10 @@ fn positive(text: &str) -> Result<f64, String> {
 /// When something cannot be measured, or a byte did not arrive.
 pub(super) fn run(args: &TransferArgs, context: &Context) -> Result<Exit, Failure> {
     let (cases, conditions, output) = (args.cases()?, args.conditions(), context.output);
+    let wheel = args.vs_cpp.as_deref().map(Wheel::find).transpose()?;
     let work = async move {
         let runtime = Handle::current();
-        let work = move || measure(&runtime, &cases, conditions, output);
+        let work = move || measure(&runtime, &cases, conditions, wheel, output);
         let ended = tokio::task::spawn_blocking(work).await;
         ended
             .unwrap_or_else(|error| Err(Failure::new("the measurement was cut off").because(error)))
@@ -108,10 +114,11 @@ fn measure(
     runtime: &Handle,
     cases: &[Case],
     conditions: Conditions,
+    wheel: Option<Wheel>,
     output: Output,
 ) -> Result<Report, Failure> {
     let peers = Peers::start(runtime, &conditions)?;
-    let mut measurement = Measurement::new(runtime.clone(), conditions, &peers);
+    let mut measurement = Measurement::new(runtime.clone(), conditions, &peers).with_cpp(wheel);
     let bar = output.progress(cases.len() as u64, "rows");
     let mut report = Report::default();
     for case in cases {
