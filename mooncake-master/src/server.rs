@@ -1,22 +1,16 @@
 //! A running master: its listeners, its clock and its end.
 
+mod lanes;
+
 use std::{io, net::SocketAddr, time::Duration};
 
-use mooncake_proto::master::master_server::MasterServer;
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
-use tonic::transport::{Server, server::TcpIncoming};
 
+use self::lanes::Lanes;
 use crate::{
     InvalidConfig, MasterConfig, MasterService, admin, service::epoch_by_date, state::State,
 };
 
-/// The longest message that is taken in: a batch of several thousand of the longest keys.
-const MAX_MESSAGE_BYTES: usize = 16 << 20;
-/// What one stream, and one connection, may have in flight.
-const STREAM_WINDOW: u32 = 4 << 20;
-const CONNECTION_WINDOW: u32 = 16 << 20;
-/// A connection whose peer is gone is noticed after twice this.
-const KEEPALIVE: Duration = Duration::from_secs(10);
 /// Open streams have so long to hear of the end.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -36,11 +30,13 @@ impl Master {
 
         let ticking = service.clone();
         let ticks = tokio::spawn(async move { ticking.run_ticks().await });
-        let grpc = tokio::spawn(serve_grpc(listener, service.clone(), stopped.clone()));
+        let lanes = Lanes::start(&service, &stopped, GRACE).map_err(StartError::Threads)?;
+        let grpc = tokio::spawn(lanes.serve(listener, stopped.clone()));
         let pages = admin::pages(service.shared());
         let admin = tokio::spawn(async move {
-            let served =
-                axum::serve(admin_listener, pages).with_graceful_shutdown(on_stop(stopped));
+            let mut stopped = stopped;
+            let stop = async move { on_stop(&mut stopped).await };
+            let served = axum::serve(admin_listener, pages).with_graceful_shutdown(stop);
             if let Err(error) = served.await {
                 tracing::warn!(%error, "the admin pages are gone");
             }
@@ -113,22 +109,7 @@ impl Drop for Tasks {
     }
 }
 
-async fn serve_grpc(listener: TcpListener, service: MasterService, stopped: watch::Receiver<bool>) {
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    let served = Server::builder()
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .http2_keepalive_interval(Some(KEEPALIVE))
-        .http2_keepalive_timeout(Some(KEEPALIVE))
-        .add_service(MasterServer::new(service).max_decoding_message_size(MAX_MESSAGE_BYTES))
-        .serve_with_incoming_shutdown(incoming, on_stop(stopped))
-        .await;
-    if let Err(error) = served {
-        tracing::warn!(%error, "the gRPC service is gone");
-    }
-}
-
-async fn on_stop(mut stopped: watch::Receiver<bool>) {
+async fn on_stop(stopped: &mut watch::Receiver<bool>) {
     // An error means that the master was dropped, which stops it as well.
     let _ = stopped.wait_for(|&stop| stop).await;
 }
@@ -175,4 +156,7 @@ pub enum StartError {
         remedy: &'static str,
         source: io::Error,
     },
+    /// The system has no threads left.
+    #[error("the threads that serve connections cannot start")]
+    Threads(#[source] io::Error),
 }

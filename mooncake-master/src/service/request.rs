@@ -18,23 +18,7 @@ pub fn operation(
     let request = request.ok_or_else(|| {
         Failure::invalid("the operation is empty, or of a kind that this master does not know")
     })?;
-    let count = match &request {
-        Request::Describe(request) => request.keys.len(),
-        Request::Exist(request) => request.keys.len(),
-        Request::Lookup(request) => request.keys.len(),
-        Request::PutEnd(request) => request.items.len(),
-        Request::PutRevoke(request) => request.items.len(),
-        Request::PutStart(request) => request.items.len(),
-        Request::Release(request) => request.leases.len(),
-        Request::Remove(request) => request.items.len(),
-        Request::Goodbye(_)
-        | Request::ListObjects(_)
-        | Request::ListSegments(_)
-        | Request::MountSegment(_)
-        | Request::Ping(_)
-        | Request::RemoveAll(_)
-        | Request::UnmountSegment(_) => 0,
-    };
+    let count = entries(&request);
     if count > MAX_BATCH {
         let what = format!("an operation takes at most {MAX_BATCH} entries, not {count}");
         return Err(Failure::invalid(what));
@@ -85,6 +69,27 @@ pub fn operation(
         Request::RemoveAll(_) => Operation::RemoveAll,
         Request::UnmountSegment(request) => Operation::Unmount(segment_id(&request.id)?),
     })
+}
+
+/// Keys, or leases, that the request is about.
+pub(super) fn entries(request: &Request) -> usize {
+    match request {
+        Request::Describe(request) => request.keys.len(),
+        Request::Exist(request) => request.keys.len(),
+        Request::Lookup(request) => request.keys.len(),
+        Request::PutEnd(request) => request.items.len(),
+        Request::PutRevoke(request) => request.items.len(),
+        Request::PutStart(request) => request.items.len(),
+        Request::Release(request) => request.leases.len(),
+        Request::Remove(request) => request.items.len(),
+        Request::Goodbye(_)
+        | Request::ListObjects(_)
+        | Request::ListSegments(_)
+        | Request::MountSegment(_)
+        | Request::Ping(_)
+        | Request::RemoveAll(_)
+        | Request::UnmountSegment(_) => 0,
+    }
 }
 
 fn keys(keys: Vec<bytes::Bytes>) -> Vec<Key> {

@@ -25,6 +25,12 @@ const PROTOCOL: u32 = 1;
 /// Incoming frames and outgoing events that one outgoing frame gathers, at most.
 const FRAMES_A_POLL: usize = 64;
 const EVENTS_A_FRAME: usize = 1024;
+/// Answers about so many keys are sent before more is read: the client works on them while we work
+/// on what comes next. If all was answered at once, the two would only ever wait for each other.
+const ENTRIES_A_FRAME: usize = 128;
+/// The stream rests so often for a frame to be sent: the encoder looks for one more message before
+/// it lets go of the first, and the connection writes when there is no more.
+const RESTS_TO_SEND: u8 = 2;
 
 /// What a client's session receives: answers to its operations, and what others caused.
 #[derive(Debug)]
@@ -35,6 +41,8 @@ pub struct SessionStream {
     registration: Option<Registration>,
     /// How the stream ends, once what came before is sent.
     end: Option<Result<(), Status>>,
+    /// How often to rest before more is read.
+    rests: u8,
 }
 
 impl SessionStream {
@@ -44,18 +52,23 @@ impl SessionStream {
             inbound,
             registration: None,
             end: None,
+            rests: 0,
         }
     }
 
-    fn take_in(&mut self, frame: ClientFrame, events: &mut Vec<Event>) -> Result<(), Status> {
+    /// Tells how many keys it was about.
+    fn take_in(&mut self, frame: ClientFrame, events: &mut Vec<Event>) -> Result<usize, Status> {
         match (frame.hello, &self.registration) {
             (Some(hello), None) if frame.operations.is_empty() => {
                 let (registration, event) = greet(&self.shared, hello)?;
                 self.registration = Some(registration);
                 events.push(event);
-                Ok(())
+                Ok(0)
             }
             (None, Some(registration)) => {
+                let asked = frame.operations.iter();
+                let entries = asked.map(|one| one.operation.as_ref().map_or(1, request::entries));
+                let entries = entries.map(|entries| entries.max(1)).sum();
                 perform(
                     &self.shared,
                     registration,
@@ -63,7 +76,7 @@ impl SessionStream {
                     frame.operations,
                     events,
                 );
-                Ok(())
+                Ok(entries)
             }
             (Some(_), Some(_)) => Err(misuse("hello was said before on this stream")),
             (_, None) => Err(misuse(
@@ -74,14 +87,19 @@ impl SessionStream {
 
     /// Reads what has come; `Pending` when the client must speak next.
     fn poll_inbound(&mut self, cx: &mut Context<'_>, events: &mut Vec<Event>) -> Poll<()> {
+        let mut entries = 0;
         for _ in 0..FRAMES_A_POLL {
-            if events.len() >= EVENTS_A_FRAME {
+            if entries >= ENTRIES_A_FRAME {
+                self.rests = RESTS_TO_SEND;
                 break;
             }
             let frame = ready!(Pin::new(&mut self.inbound).poll_next(cx));
             let ended = match frame {
                 Some(Ok(frame)) => match self.take_in(frame, events) {
-                    Ok(()) => continue,
+                    Ok(more) => {
+                        entries += more;
+                        continue;
+                    }
                     Err(status) => Err(status),
                 },
                 // The client is gone, or sent what cannot be read; it may come back and resume.
@@ -111,6 +129,11 @@ impl Stream for SessionStream {
             let reason = reason.unwrap_or("the session is over").to_owned();
             let event = event::Event::Fenced(Fenced { reason });
             return Poll::Ready(Some(Ok(frame_of(vec![Event { event: Some(event) }]))));
+        }
+        if this.rests > 0 {
+            this.rests -= 1;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
         }
         let mut events = Vec::new();
         let read = this.poll_inbound(cx, &mut events);

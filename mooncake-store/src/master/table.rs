@@ -85,9 +85,10 @@ impl Pending {
     }
 }
 
-/// How much one frame carries at most.
+/// How much one frame carries at most. The master begins with the first frame while it reads the
+/// next; HTTP/2 cuts what is longer anyway.
 const FRAME_OPERATIONS: usize = 256;
-const FRAME_BYTES: usize = 1 << 20;
+const FRAME_BYTES: usize = 16 << 10;
 
 /// All calls of one session that are not over.
 pub struct Table {
@@ -507,7 +508,7 @@ mod tests {
             rig.submit("small", exist(), Time(100));
         }
         assert_eq!((rig.numbers().len(), rig.numbers().len()), (256, 44));
-        let large = vec![Bytes::from(vec![0; 4_096]); 100];
+        let large = vec![Bytes::from(vec![0; 1_024]); 4];
         for _ in 0..5 {
             let keys = large.clone();
             let request = ExistRequest {
@@ -516,7 +517,7 @@ mod tests {
             };
             rig.submit("large", MasterRequest::Exist(request), Time(100));
         }
-        assert_eq!((rig.numbers().len(), rig.numbers().len()), (3, 2));
+        assert_eq!((rig.numbers().len(), rig.numbers().len()), (4, 1));
     }
 
     #[test]
