@@ -265,7 +265,7 @@ fn a_put_that_finds_no_space_makes_owners_return_what_they_do_not_use() {
     );
     store.put(1, "all", MIB);
     store.remove(1, "all").unwrap();
-    store.now = store.now + Duration::from_secs(2);
+    store.now += Duration::from_secs(2);
     assert!(grant(&mut store, 1, 3, MIB).1 > 0);
     assert!(store.now > Time::ZERO);
 }
