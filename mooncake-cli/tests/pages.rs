@@ -101,7 +101,12 @@ fn measured_rows_have_the_fields_of_the_page() {
         master: None,
         repeat: "mooncake bench store".to_owned(),
     };
-    check("bench store", &Report { rows: vec![row.clone()] });
+    check(
+        "bench store",
+        &Report {
+            rows: vec![row.clone()],
+        },
+    );
     let row = Row {
         lookup: None,
         others: Vec::new(),

@@ -80,8 +80,13 @@ fn run(bytes: &[u8]) -> u64 {
     let left = state.counters();
     // Nobody has said anything for an hour.
     assert_eq!(
-        (left.clients, left.leases, left.puts_in_progress),
-        (0, 0, 0)
+        (
+            left.clients,
+            left.leases,
+            left.puts_in_progress,
+            left.granted_bytes
+        ),
+        (0, 0, 0, 0)
     );
     answers.truncate(4);
     shape(answers)
@@ -114,11 +119,13 @@ fn entries(request: &Request) -> usize {
         Request::Describe(request) => request.keys.len(),
         Request::Exist(request) => request.keys.len(),
         Request::Lookup(request) => request.keys.len(),
+        Request::Put(request) => request.items.len(),
         Request::PutEnd(request) => request.items.len(),
         Request::PutRevoke(request) => request.items.len(),
         Request::PutStart(request) => request.items.len(),
         Request::Release(request) => request.leases.len(),
         Request::Remove(request) => request.items.len(),
+        Request::ReturnGrants(request) => request.grants.len(),
         _ => 1,
     }
 }
@@ -127,10 +134,12 @@ fn entries(request: &Request) -> usize {
 fn size(operation: &Operation) -> usize {
     match operation {
         Operation::Describe(keys) | Operation::Exist(keys) | Operation::Lookup(keys) => keys.len(),
+        Operation::Put(put) => put.items.len(),
         Operation::PutEnd(items) | Operation::PutRevoke(items) => items.len(),
         Operation::PutStart(put) => put.items.len(),
         Operation::Release(leases) => leases.len(),
         Operation::Remove(remove) => remove.items.len(),
+        Operation::ReturnGrants { numbers, .. } => numbers.len(),
         _ => 1,
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct Traffic {
     pub(crate) untold_invalidations: Counter,
 }
 
-const KINDS: [&str; 15] = [
+const KINDS: [&str; 18] = [
     "describe",
     "exist",
     "goodbye",
@@ -45,6 +45,9 @@ const KINDS: [&str; 15] = [
     "remove",
     "remove_all",
     "unmount_segment",
+    "grant",
+    "put",
+    "return_grants",
 ];
 
 impl Default for Traffic {
@@ -77,6 +80,9 @@ impl Traffic {
             Operation::Remove(_) => 12,
             Operation::RemoveAll => 13,
             Operation::Unmount(_) => 14,
+            Operation::Grant(_) => 15,
+            Operation::Put(_) => 16,
+            Operation::ReturnGrants { .. } => 17,
         };
         self.operations[kind].inc();
         if matches!(answer, Answer::Refused(_)) {
@@ -137,6 +143,11 @@ impl Collector for StateNumbers {
                 "quarantined_bytes",
                 "Allocated to what is gone, until leases or writers have ended",
                 now.quarantined_bytes,
+            ),
+            (
+                "granted_bytes",
+                "Set aside for puts of the segments' owners",
+                now.granted_bytes,
             ),
             (
                 "capacity_bytes",

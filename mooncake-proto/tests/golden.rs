@@ -141,11 +141,19 @@ df04188b07121d0a02696412046e616d65188b0720b70928eb07308f0e3a056f\
         "Event Hello",
     );
     check(
+        master::Event {
+            event: Some(master::event::Event::Reclaim(reclaim())),
+        },
+        "3200",
+        "Event Reclaim",
+    );
+    check(
         hello_answer(),
         "08b3021001188b0720b70928e30b",
         "HelloAnswer",
     );
     check(nudge(), "", "Nudge");
+    check(reclaim(), "", "Reclaim");
     check(invalidate(), "0a0d0a036b6579120608b30210df04", "Invalidate");
     check(
         invalidated_object(),
@@ -299,6 +307,59 @@ df04188b07121d0a02696412046e616d65188b0720b70928eb07308f0e3a056f\
         "Answer Goodbye",
     );
     check(
+        master::Operation {
+            operation: Some(master::operation::Operation::Grant(grant_request())),
+            ..operation()
+        },
+        "08b3028a010d0a02696410df04188b0770ef20",
+        "Operation Grant",
+    );
+    check(
+        master::Operation {
+            operation: Some(master::operation::Operation::Put(put_request())),
+            ..operation()
+        },
+        "08b3029201210a026964120e0a036b657910df04188b0720b709180170ef207a\
+0674656e616e74",
+        "Operation Put",
+    );
+    check(
+        master::Operation {
+            operation: Some(master::operation::Operation::ReturnGrants(
+                return_grants_request(),
+            )),
+            ..operation()
+        },
+        "08b3029a010d0a0269641204df048b0770ef20",
+        "Operation ReturnGrants",
+    );
+    check(
+        master::Answer {
+            answer: Some(master::answer::Answer::Grant(grant_response())),
+            ..answer()
+        },
+        "08b30292010608b30210df04",
+        "Answer Grant",
+    );
+    check(
+        master::Answer {
+            answer: Some(master::answer::Answer::Put(put_response())),
+            ..answer()
+        },
+        "08b3029a010a0a080a0608b30210df04",
+        "Answer Put",
+    );
+    check(
+        master::Answer {
+            answer: Some(master::answer::Answer::ReturnGrants(
+                return_grants_response(),
+            )),
+            ..answer()
+        },
+        "08b302a20100",
+        "Answer ReturnGrants",
+    );
+    check(
         answer(),
         "08b30212410a1a0a180a0608b30210df0410df041a0b0a0908cb0110df04188b\
 07121d0a02696412046e616d65188b0720b70928eb07308f0e3a056f776e6572\
@@ -384,8 +445,8 @@ df04188b07121d0a02696412046e616d65188b0720b70928eb07308f0e3a056f\
             )),
             ..answer()
         },
-        "08b3025a300a2b0a1d0a02696412046e616d65188b0720b70928eb07308f0e3a\
-056f776e657210df04188b0720b70928e30b10df04",
+        "08b3025a330a2e0a1d0a02696412046e616d65188b0720b70928eb07308f0e3a\
+056f776e657210df04188b0720b70928e30b308f0e10df04",
         "Answer ListSegments",
     );
     check(
@@ -628,14 +689,14 @@ b709",
     check(list_segments_request(), "", "ListSegmentsRequest");
     check(
         list_segments_response(),
-        "0a2b0a1d0a02696412046e616d65188b0720b70928eb07308f0e3a056f776e65\
-7210df04188b0720b70928e30b10df04",
+        "0a2e0a1d0a02696412046e616d65188b0720b70928eb07308f0e3a056f776e65\
+7210df04188b0720b70928e30b308f0e10df04",
         "ListSegmentsResponse",
     );
     check(
         segment_usage(),
         "0a1d0a02696412046e616d65188b0720b70928eb07308f0e3a056f776e657210\
-df04188b0720b70928e30b",
+df04188b0720b70928e30b308f0e",
         "SegmentUsage",
     );
     check(
@@ -654,6 +715,35 @@ df04188b0720b70928e30b",
     check(ping_response(), "08b3021001", "PingResponse");
     check(remove_all_request(), "7a0674656e616e74", "RemoveAllRequest");
     check(remove_all_response(), "08f327", "RemoveAllResponse");
+    check(
+        grant_request(),
+        "0a02696410df04188b0770ef20",
+        "GrantRequest",
+    );
+    check(grant_response(), "08b30210df04", "GrantResponse");
+    check(placed_item(), "0a036b657910df04188b0720b709", "PlacedItem");
+    check(
+        put_request(),
+        "0a026964120e0a036b657910df04188b0720b709180170ef207a0674656e616e\
+74",
+        "PutRequest",
+    );
+    check(put_response(), "0a080a0608b30210df04", "PutResponse");
+    check(put_result(), "0a0608b30210df04", "PutResult Incarnation");
+    check(
+        master::PutResult {
+            result: Some(master::put_result::Result::Error(error_detail())),
+        },
+        "123208b8feffffffffffffff011004188b07200228e30b30013a036b65794204\
+706565724a05737461676552076d657373616765",
+        "PutResult Error",
+    );
+    check(
+        return_grants_request(),
+        "0a0269641204df048b0770ef20",
+        "ReturnGrantsRequest",
+    );
+    check(return_grants_response(), "", "ReturnGrantsResponse");
     check(goodbye_request(), "080170ef20", "GoodbyeRequest");
     check(goodbye_response(), "", "GoodbyeResponse");
 }
@@ -1080,7 +1170,71 @@ fn segment_usage() -> master::SegmentUsage {
         quarantined_bytes: 907,
         objects: 1207,
         silent_us: 1507,
+        granted_bytes: 1807,
     }
+}
+
+fn grant_request() -> master::GrantRequest {
+    master::GrantRequest {
+        segment: "id".into(),
+        grant: 607,
+        length: 907,
+        client_incarnation: 4207,
+    }
+}
+
+fn grant_response() -> master::GrantResponse {
+    master::GrantResponse {
+        offset: 307,
+        length: 607,
+    }
+}
+
+fn placed_item() -> master::PlacedItem {
+    master::PlacedItem {
+        key: "key".into(),
+        length: 607,
+        grant: 907,
+        offset: 1207,
+    }
+}
+
+fn put_request() -> master::PutRequest {
+    master::PutRequest {
+        segment: "id".into(),
+        items: vec![placed_item()],
+        upsert: true,
+        client_incarnation: 4207,
+        tenant: "tenant".into(),
+    }
+}
+
+fn put_response() -> master::PutResponse {
+    master::PutResponse {
+        results: vec![put_result()],
+    }
+}
+
+fn put_result() -> master::PutResult {
+    master::PutResult {
+        result: Some(master::put_result::Result::Incarnation(object_incarnation())),
+    }
+}
+
+fn reclaim() -> master::Reclaim {
+    master::Reclaim {}
+}
+
+fn return_grants_request() -> master::ReturnGrantsRequest {
+    master::ReturnGrantsRequest {
+        segment: "id".into(),
+        grants: vec![607, 907],
+        client_incarnation: 4207,
+    }
+}
+
+fn return_grants_response() -> master::ReturnGrantsResponse {
+    master::ReturnGrantsResponse {}
 }
 
 fn mount_segment_request() -> master::MountSegmentRequest {

@@ -5,11 +5,14 @@ use std::{collections::BTreeMap, time::Duration};
 use mooncake_store::core::{ClientCore, OpId, Settings};
 
 use crate::{
-    Micros,
+    CELL, Micros,
     name::Name,
     oracle::Mark,
     world::{Peer, What},
 };
+
+/// What clients want to have set aside in memory of their own.
+const GRANTED: u64 = 8 * CELL;
 
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -59,6 +62,7 @@ impl Client {
         settings.batch = 4;
         settings.linger = Duration::from_millis(1);
         settings.put_deadline = put_deadline;
+        settings.granted_bytes = GRANTED;
         Self {
             tenant,
             peer,

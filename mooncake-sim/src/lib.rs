@@ -25,6 +25,8 @@
 //! - No object goes out of sight but by a remove, its successor, the loss of its nodes, or to make
 //!   room; and not to make room while a promise of `exist` lasts.
 //! - A removal of all counts what could be read.
+//! - What a client puts in memory of its own is whole there when the master announces it; and at the
+//!   end, what the master has set aside is what clients know of.
 //! - After a quiet goodbye the master has no lease, put or quarantine of that client.
 //! - Removing a key tells all who may be reading it.
 //! - An operation that comes twice is answered alike, and each ends once, in time. An answer that is

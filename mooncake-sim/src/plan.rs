@@ -88,6 +88,8 @@ pub struct Plan {
     /// A client that releases no lease while it is busy, and reads again before it ends.
     pub(crate) keeper: Option<usize>,
     pub(crate) nodes: usize,
+    /// Clients whose processes lend memory too.
+    pub(crate) lenders: Vec<usize>,
     pub(crate) node_cells: usize,
     pub(crate) weather: Weather,
     pub(crate) settings: Settings,
@@ -132,6 +134,7 @@ impl Plan {
             keeper: rng.random_bool(0.5).then(|| rng.random_range(0..clients)),
             nodes,
             node_cells: rng.random_range(6..=24),
+            lenders: (0..clients).filter(|_| rng.random_bool(0.6)).collect(),
             weather,
             settings,
             ping: ttl / 10,
@@ -206,6 +209,7 @@ fn settings(rng: &mut StdRng) -> Settings {
         exist_reservation: ms([0, 100, 500][rng.random_range(0..3)]),
         reserved_share: [0.1, 0.5, 1.0][rng.random_range(0..3)],
         hash_seed: rng.random(),
+        granted_share: [0.25, 0.5][rng.random_range(0..2)],
         ..Settings::default()
     }
 }

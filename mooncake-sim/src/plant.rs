@@ -40,13 +40,17 @@ pub enum Plant {
     PutsForgotten,
     /// Clients that leave say that they are quiet while their transfers move.
     NeverQuiet,
+    /// A put into the writer's own memory is asked for when its write is posted.
+    OwnWritesTrusted,
+    /// The master gives space that it had set aside to others, without asking.
+    GrantsTaken,
     /// An answer that comes later is lost if the stream has changed meanwhile.
     AnswersLost,
 }
 
 impl Plant {
     /// All mistakes.
-    pub const MISTAKES: [Self; 17] = [
+    pub const MISTAKES: [Self; 19] = [
         Self::LeaseUnchecked,
         Self::NoHold,
         Self::NoQuarantine,
@@ -63,6 +67,8 @@ impl Plant {
         Self::UpsertSwitchesEarly,
         Self::PutsForgotten,
         Self::NeverQuiet,
+        Self::OwnWritesTrusted,
+        Self::GrantsTaken,
         Self::AnswersLost,
     ];
 
@@ -85,6 +91,8 @@ impl Plant {
             Self::UpsertSwitchesEarly => "upsert-switches-early",
             Self::PutsForgotten => "puts-forgotten",
             Self::NeverQuiet => "never-quiet",
+            Self::OwnWritesTrusted => "own-writes-trusted",
+            Self::GrantsTaken => "grants-taken",
             Self::AnswersLost => "answers-lost",
         }
     }

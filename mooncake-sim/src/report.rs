@@ -32,6 +32,18 @@ counters! {
     puts,
     /// Of these, with two replicas or more.
     replicated_puts,
+    /// Of these, in memory of the writer's own, in one step.
+    placed_puts,
+    /// Of these, that replaced another version.
+    placed_upserts,
+    /// Of puts, those that went another way after they were written in memory of the writer's own.
+    misplaced_puts,
+    /// Grants of such memory.
+    grants,
+    /// Grants that went back.
+    returned_grants,
+    /// Grants that were asked back because space was short.
+    reclaims,
     /// Keys that were read.
     gets,
     /// Of these, from a replica after another one had failed.

@@ -66,6 +66,10 @@ fn a_thousand_days_see_everything_that_can_happen() {
     // What a store does all day must not become rare.
     for (what, count, least) in [
         ("puts", seen.puts, 5_000),
+        ("puts in one step", seen.placed_puts, 500),
+        ("replacements in one step", seen.placed_upserts, 50),
+        ("puts that missed their grants", seen.misplaced_puts, 5),
+        ("returned grants", seen.returned_grants, 200),
         ("gets", seen.gets, 5_000),
         ("removes", seen.removes, 5_000),
         ("evicted", seen.evicted, 1_000),

@@ -53,6 +53,7 @@ pub fn reply(terms: &Terms, operation: &Operation, answer: Answer) -> Reply {
         }
         Answer::Done => match operation {
             Operation::Goodbye { .. } => Reply::Goodbye(proto::GoodbyeResponse {}),
+            Operation::ReturnGrants { .. } => Reply::ReturnGrants(proto::ReturnGrantsResponse {}),
             Operation::Mount(_) => Reply::MountSegment(proto::MountSegmentResponse {}),
             Operation::Unmount(_) => Reply::UnmountSegment(proto::UnmountSegmentResponse {}),
             _ => Reply::Release(proto::ReleaseResponse {}),
@@ -72,6 +73,7 @@ pub fn reply(terms: &Terms, operation: &Operation, answer: Answer) -> Reply {
             let results = results.into_iter().enumerate().map(one).collect();
             Reply::Exist(proto::ExistResponse { results })
         }
+        Answer::Granted { offset, length } => Reply::Grant(proto::GrantResponse { offset, length }),
         Answer::Keys(results) => {
             let one = |(at, result): (_, Result<(), Failure>)| proto::KeyResult {
                 error: result.err().map(|failure| about(operation, at, failure)),
@@ -112,6 +114,18 @@ pub fn reply(terms: &Terms, operation: &Operation, answer: Answer) -> Reply {
             epoch: terms.epoch,
             unknown_client: !known,
         }),
+        Answer::Put(results) => {
+            use proto::put_result::Result::{Error, Incarnation};
+            let one = |(at, result): (_, Result<_, Failure>)| {
+                let error = |failure| Error(about(operation, at, failure));
+                let result = result.map_or_else(error, |of| Incarnation(incarnation(of)));
+                proto::PutResult {
+                    result: Some(result),
+                }
+            };
+            let results = results.into_iter().enumerate().map(one).collect();
+            Reply::Put(proto::PutResponse { results })
+        }
         Answer::Refused(failure) => refusal(failure),
         Answer::Removed { objects } => {
             Reply::RemoveAll(proto::RemoveAllResponse { removed: objects })
@@ -168,16 +182,19 @@ fn about(operation: &Operation, at: usize, failure: Failure) -> ErrorDetail {
         Operation::Describe(keys) | Operation::Exist(keys) | Operation::Lookup(keys) => {
             keys.get(at)
         }
+        Operation::Put(put) => put.items.get(at).map(|item| &item.key),
         Operation::PutEnd(items) | Operation::PutRevoke(items) => items.get(at).map(|item| &item.0),
         Operation::PutStart(put) => put.items.get(at).map(|item| &item.0),
         Operation::Remove(remove) => remove.items.get(at).map(|item| &item.0),
         Operation::Goodbye { .. }
+        | Operation::Grant(_)
         | Operation::ListObjects(_)
         | Operation::ListSegments
         | Operation::Mount(_)
         | Operation::Ping
         | Operation::Release(_)
         | Operation::RemoveAll
+        | Operation::ReturnGrants { .. }
         | Operation::Unmount(_) => None,
     };
     let fault = fault(failure);
@@ -276,5 +293,6 @@ fn usage(usage: &SegmentUsage) -> proto::SegmentUsage {
         quarantined_bytes: usage.quarantined_bytes,
         objects: usage.objects,
         silent_us: micros(usage.silent),
+        granted_bytes: usage.granted_bytes,
     }
 }

@@ -18,6 +18,7 @@ pub(crate) fn fault(failure: Failure) -> Fault {
             (ErrorCode::Busy, Retry::Later(SPACE_RETRY))
         }
         Failure::Fenced => (ErrorCode::Fenced, Retry::AfterRefresh),
+        Failure::GrantNotFound { .. } => (ErrorCode::Stale, Retry::AfterRefresh),
         Failure::IllegalClient { .. } => (ErrorCode::IllegalClient, Retry::Never),
         Failure::InvalidKey { .. } => (ErrorCode::InvalidKey, Retry::Never),
         Failure::InvalidParams { .. } | Failure::TooLarge { .. } => {

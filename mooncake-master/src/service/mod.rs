@@ -199,6 +199,10 @@ impl Shared {
         let untold = self.sessions.invalidate(&effects);
         self.traffic.untold_invalidations.inc_by(untold);
         for effect in effects {
+            if let Effect::Reclaim { client } = effect {
+                self.sessions.reclaim(client);
+                continue;
+            }
             let Effect::Settled {
                 ticket,
                 caller,

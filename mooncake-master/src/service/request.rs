@@ -3,8 +3,8 @@
 use mooncake_proto::master::{self as proto, operation::Operation as Request};
 
 use crate::state::{
-    ClientId, Failure, Incarnation, Key, ListObjects, Operation, PutStart, Remove, SegmentId,
-    SegmentIdentity,
+    ClientId, Failure, Grant, Incarnation, Key, ListObjects, Operation, Placed, PutPlaced,
+    PutStart, Remove, SegmentId, SegmentIdentity,
 };
 
 /// Keys, or leases, in one operation: it holds up all others for as long as it takes.
@@ -29,6 +29,11 @@ pub fn operation(
         Request::Goodbye(request) => Operation::Goodbye {
             quiet: request.quiet,
         },
+        Request::Grant(request) => Operation::Grant(Grant {
+            segment: segment_id(&request.segment)?,
+            number: request.grant,
+            length: request.length,
+        }),
         Request::ListObjects(request) => Operation::ListObjects(ListObjects {
             prefix: Key(request.prefix),
             after: Key(request.after),
@@ -38,6 +43,11 @@ pub fn operation(
         Request::Lookup(request) => Operation::Lookup(keys(request.keys)),
         Request::MountSegment(request) => Operation::Mount(segment(request)?),
         Request::Ping(_) => Operation::Ping,
+        Request::Put(request) => Operation::Put(PutPlaced {
+            segment: segment_id(&request.segment)?,
+            items: request.items.into_iter().map(placed).collect(),
+            upsert: request.upsert,
+        }),
         Request::PutEnd(request) => Operation::PutEnd(incarnations(request.items)?),
         Request::PutRevoke(request) => Operation::PutRevoke(incarnations(request.items)?),
         Request::PutStart(request) => Operation::PutStart(PutStart {
@@ -67,6 +77,10 @@ pub fn operation(
             })
         }
         Request::RemoveAll(_) => Operation::RemoveAll,
+        Request::ReturnGrants(request) => Operation::ReturnGrants {
+            segment: segment_id(&request.segment)?,
+            numbers: request.grants,
+        },
         Request::UnmountSegment(request) => Operation::Unmount(segment_id(&request.id)?),
     })
 }
@@ -77,18 +91,30 @@ pub(super) fn entries(request: &Request) -> usize {
         Request::Describe(request) => request.keys.len(),
         Request::Exist(request) => request.keys.len(),
         Request::Lookup(request) => request.keys.len(),
+        Request::Put(request) => request.items.len(),
         Request::PutEnd(request) => request.items.len(),
         Request::PutRevoke(request) => request.items.len(),
         Request::PutStart(request) => request.items.len(),
         Request::Release(request) => request.leases.len(),
         Request::Remove(request) => request.items.len(),
+        Request::ReturnGrants(request) => request.grants.len(),
         Request::Goodbye(_)
+        | Request::Grant(_)
         | Request::ListObjects(_)
         | Request::ListSegments(_)
         | Request::MountSegment(_)
         | Request::Ping(_)
         | Request::RemoveAll(_)
         | Request::UnmountSegment(_) => 0,
+    }
+}
+
+fn placed(item: proto::PlacedItem) -> Placed {
+    Placed {
+        key: Key(item.key),
+        length: item.length,
+        grant: item.grant,
+        offset: item.offset,
     }
 }
 

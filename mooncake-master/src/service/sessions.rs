@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mooncake_proto::master::{Answer, Event, Invalidate, InvalidatedObject, event};
+use mooncake_proto::master::{Answer, Event, Invalidate, InvalidatedObject, Reclaim, event};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::sync::{mpsc, oneshot};
@@ -121,6 +121,15 @@ impl Sessions {
         {
             // It may have ended by itself.
             let _ = entry.fence.send("the client does not read its answers");
+        }
+    }
+
+    /// Asks a client to return the grants that it does not use. If it cannot be told now it is asked
+    /// again, when space is still short.
+    pub(crate) fn reclaim(&self, client: ClientId) {
+        if let Some(entry) = self.open.lock().streams.get(&client) {
+            let event = event::Event::Reclaim(Reclaim {});
+            let _ = entry.events.try_send(Event { event: Some(event) });
         }
     }
 

@@ -77,6 +77,10 @@ calls! {
     put_start: PutStart(PutStartRequest) -> PutStartResponse as |r| r.client_incarnation, |r| &r.tenant;
     put_end: PutEnd(PutEndRequest) -> PutEndResponse as |r| r.client_incarnation, |r| &r.tenant;
     put_revoke: PutRevoke(PutRevokeRequest) -> PutRevokeResponse as |r| r.client_incarnation, |r| &r.tenant;
+    grant: Grant(GrantRequest) -> GrantResponse as |r| r.client_incarnation, |_| "";
+    put: Put(PutRequest) -> PutResponse as |r| r.client_incarnation, |r| &r.tenant;
+    return_grants: ReturnGrants(ReturnGrantsRequest) -> ReturnGrantsResponse
+        as |r| r.client_incarnation, |_| "";
     lookup: Lookup(LookupRequest) -> LookupResponse as |_| 0, |r| &r.tenant;
     release: Release(ReleaseRequest) -> ReleaseResponse as |_| 0, |_| "";
     exist: Exist(ExistRequest) -> ExistResponse as |_| 0, |r| &r.tenant;

@@ -17,6 +17,13 @@ pub enum Answer {
     Done,
     /// To [`Exist`](super::Operation::Exist).
     Exist(Vec<Result<Existence, Failure>>),
+    /// To [`Grant`](super::Operation::Grant).
+    Granted {
+        /// Where in the segment.
+        offset: u64,
+        /// How many bytes; 0: none for now.
+        length: u64,
+    },
     /// To [`Hello`](super::Command::Hello).
     Hello {
         /// The client's state is still here, and the client knows of this life of it.
@@ -48,6 +55,8 @@ pub enum Answer {
         /// The client's state is here.
         known: bool,
     },
+    /// To [`Put`](super::Operation::Put).
+    Put(Vec<Result<Incarnation, Failure>>),
     /// The command as a whole failed.
     Refused(Failure),
     /// To [`RemoveAll`](super::Operation::RemoveAll).
@@ -221,6 +230,8 @@ pub struct SegmentUsage {
     pub used_bytes: u64,
     /// Waiting for leases or writers to end.
     pub quarantined_bytes: u64,
+    /// Set aside for the owner's next puts.
+    pub granted_bytes: u64,
     /// With a replica here.
     pub objects: u64,
     /// Since its owner's last sign of life.
@@ -238,6 +249,9 @@ pub enum Failure {
     /// The session's client is not known, or no longer.
     #[error("the master does not know this session: say hello")]
     Fenced,
+    /// The grant is not known, or not all of the space is its any more.
+    #[error("grant {grant} does not have this space")]
+    GrantNotFound { grant: u64 },
     /// Somebody else began it, or owns it.
     #[error("it belongs to client {owner}")]
     IllegalClient { owner: ClientId },

@@ -72,6 +72,8 @@ pub enum Operation {
         /// See above.
         quiet: bool,
     },
+    /// Space in a segment of the client's own for its puts to come.
+    Grant(Grant),
     /// A page of the tenant's objects, ordered by key.
     ListObjects(ListObjects),
     /// All mounted segments.
@@ -82,6 +84,8 @@ pub enum Operation {
     Mount(SegmentIdentity),
     /// A sign of life.
     Ping,
+    /// New objects that are written already, in space that was granted.
+    Put(PutPlaced),
     /// The objects are written.
     PutEnd(Vec<(Key, Incarnation)>),
     /// The objects will not be written, and no byte of them moves any more.
@@ -95,6 +99,13 @@ pub enum Operation {
     /// Deletes all objects of the tenant that were put, or begun, before this. Answered when nobody
     /// can read any of them.
     RemoveAll,
+    /// What is left of these grants is free, and nothing of it is being written.
+    ReturnGrants {
+        /// Where.
+        segment: SegmentId,
+        /// Which.
+        numbers: Vec<u64>,
+    },
     /// Takes a segment's memory out of the store.
     Unmount(SegmentId),
 }
@@ -103,14 +114,16 @@ impl Operation {
     /// A repetition would not do the same again, so its answer is kept.
     pub(crate) fn mutates(&self) -> bool {
         match self {
-            Self::Mount(_)
+            Self::Grant(_)
+            | Self::Mount(_)
+            | Self::Put(_)
             | Self::PutEnd(_)
             | Self::PutRevoke(_)
             | Self::PutStart(_)
             | Self::Remove(_)
             | Self::RemoveAll
             | Self::Unmount(_) => true,
-            // A second lease costs no more than its time; a second release or goodbye, nothing.
+            // A second lease costs no more than its time; a second release, return or goodbye, nothing.
             Self::Describe(_)
             | Self::Exist(_)
             | Self::Goodbye { .. }
@@ -118,7 +131,8 @@ impl Operation {
             | Self::ListSegments
             | Self::Lookup(_)
             | Self::Ping
-            | Self::Release(_) => false,
+            | Self::Release(_)
+            | Self::ReturnGrants { .. } => false,
         }
     }
 }
@@ -138,6 +152,41 @@ pub struct PutStart {
     pub upsert: bool,
     /// Drawn by the service: the state machine has no randomness of its own.
     pub draw: u64,
+}
+
+/// See [`Operation::Grant`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// Where.
+    pub segment: SegmentId,
+    /// The client's own name for it, not 0.
+    pub number: u64,
+    /// Bytes that are wanted.
+    pub length: u64,
+}
+
+/// See [`Operation::Put`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PutPlaced {
+    /// The client's own, in which the objects are.
+    pub segment: SegmentId,
+    /// They.
+    pub items: Vec<Placed>,
+    /// A complete object is no obstacle: it is replaced.
+    pub upsert: bool,
+}
+
+/// An object whose bytes are in a grant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placed {
+    /// Its key.
+    pub key: Key,
+    /// In bytes.
+    pub length: u64,
+    /// Which grant.
+    pub grant: u64,
+    /// Within the segment's registration.
+    pub offset: u64,
 }
 
 /// See [`Operation::Remove`].

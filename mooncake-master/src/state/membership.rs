@@ -105,11 +105,7 @@ impl State {
         client: ClientId,
         id: SegmentId,
     ) -> Result<Answer, Failure> {
-        let (slot, mounted) = self.segments.find(id).ok_or(Failure::SegmentNotFound)?;
-        let owner = mounted.identity.owner;
-        if owner != client {
-            return Err(Failure::IllegalClient { owner });
-        }
+        let slot = self.own_segment(client, id)?;
         self.drop_segment(now, slot);
         Ok(Answer::Done)
     }
@@ -140,6 +136,7 @@ impl State {
             segment: mounted.identity.clone(),
             used_bytes: mounted.live_bytes,
             quarantined_bytes: mounted.quarantined_bytes,
+            granted_bytes: mounted.grants.bytes(),
             objects: mounted.live,
             silent: self
                 .clients

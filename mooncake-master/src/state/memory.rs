@@ -205,7 +205,8 @@ impl State {
 
     /// Unmounts a segment: all that is in it is lost.
     pub(super) fn drop_segment(&mut self, now: Time, segment: u32) {
-        let mut reachable = false;
+        // The owner may be writing to what it was granted.
+        let mut reachable = self.segments.at(segment).grants.bytes() > 0;
         for slot in 0..self.objects.bodies.end() {
             if self.segments.replicas_in(segment) == 0 {
                 break;
@@ -307,7 +308,7 @@ impl State {
         for _ in 0..EVICTIONS_A_STEP {
             let fill = Fill {
                 capacity: self.segments.capacity,
-                used: self.segments.live_bytes + self.segments.quarantined_bytes,
+                used: self.segments.taken(),
                 quarantined: self.segments.quarantined_bytes,
             };
             if self.drain.goal(marks, fill) == 0 {
@@ -347,6 +348,16 @@ impl State {
                         slot,
                     });
                 }
+            }
+        }
+        for (segment, start, size) in self.segments.granted() {
+            if useful.has(segment) {
+                by_segment.entry(segment).or_default().push(Taken {
+                    start,
+                    end: start + size,
+                    used: None,
+                    slot: NONE,
+                });
             }
         }
         let cheapest = |(segment, mut taken): (u32, Vec<Taken<Use>>)| {

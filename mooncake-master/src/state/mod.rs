@@ -16,6 +16,7 @@
 mod answer;
 mod clients;
 mod command;
+mod grants;
 mod hash;
 mod ids;
 mod leases;
@@ -45,7 +46,9 @@ pub use answer::{
     Answer, Description, Existence, Failure, ListedObject, LocalDiskReplica, Located, Object,
     RemoteReplica, Replica, Replicas, SegmentHandle, SegmentIdentity, SegmentUsage,
 };
-pub use command::{Caller, Command, ListObjects, Operation, PutStart, Remove};
+pub use command::{
+    Caller, Command, Grant, ListObjects, Operation, Placed, PutPlaced, PutStart, Remove,
+};
 pub use ids::{
     ClientId, DEFAULT_TENANT, Incarnation, Key, MAX_KEY_BYTES, MAX_NAME_BYTES, MAX_TENANT_BYTES,
     SegmentId,
@@ -84,6 +87,11 @@ pub enum Effect {
         /// Somebody may be reading it.
         leased: bool,
     },
+    /// Space is short: the client should return the grants that it does not use.
+    Reclaim {
+        /// Whose.
+        client: ClientId,
+    },
     /// The answer has come that was promised by [`Answer::Later`].
     Settled {
         /// As it was promised.
@@ -108,6 +116,8 @@ pub struct Counters {
     pub used_bytes: u64,
     /// Allocated to what is gone, until leases or writers have ended.
     pub quarantined_bytes: u64,
+    /// Set aside for puts to come.
+    pub granted_bytes: u64,
     /// Of all segments.
     pub capacity_bytes: u64,
     /// Mounted.
@@ -161,6 +171,8 @@ pub struct State {
     drain: Drain,
     /// So many bytes could not be made free, and until then that is not tried again.
     crowded: Option<(Time, u64)>,
+    /// Space was short, and until then nothing is granted.
+    short_until: Option<Time>,
     /// The latest place in the order of uses that was given out.
     last_use: Use,
     promises: Promises,
@@ -187,6 +199,7 @@ impl State {
             cancelled: FxHashMap::default(),
             drain: Drain::default(),
             crowded: None,
+            short_until: None,
             last_use: Use::default(),
             promises: Promises::default(),
             sweeps: VecDeque::new(),
@@ -213,6 +226,7 @@ impl State {
             puts_in_progress: self.objects.in_progress,
             used_bytes: self.segments.live_bytes,
             quarantined_bytes: self.segments.quarantined_bytes,
+            granted_bytes: self.segments.granted_bytes,
             capacity_bytes: self.segments.capacity,
             segments: self.segments.len() as u64,
             leases: self.leases.len() as u64,
@@ -288,7 +302,9 @@ impl State {
             }
             Caller::Unary { client, tenant } => {
                 let tenant = match operation {
-                    Operation::PutStart(_) => self.tenants.intern(tenant).map(Some),
+                    Operation::Put(_) | Operation::PutStart(_) => {
+                        self.tenants.intern(tenant).map(Some)
+                    }
                     _ => self.tenants.find(tenant),
                 };
                 match tenant {
@@ -312,6 +328,11 @@ impl State {
             Operation::Describe(keys) => Answer::Described(self.describe(now, tenant, keys)),
             Operation::Exist(keys) => Answer::Exist(self.exist(now, tenant, keys)),
             Operation::Goodbye { quiet } => self.goodbye(now, client, *quiet),
+            Operation::Grant(Grant {
+                segment,
+                number,
+                length,
+            }) => answer_of(self.grant(now, client, (*segment, *number, *length))),
             Operation::ListObjects(page) => self.list_objects(caller, tenant, page),
             Operation::ListSegments => Answer::Segments {
                 segments: self.list_segments(now),
@@ -322,6 +343,7 @@ impl State {
             Operation::Ping => Answer::Pong {
                 known: self.seen(now, client),
             },
+            Operation::Put(put) => answer_of(self.put(now, client, tenant, put)),
             Operation::PutEnd(items) => Answer::Keys(self.put_end(now, client, tenant, items)),
             Operation::PutRevoke(items) => {
                 Answer::Keys(self.put_revoke(now, client, tenant, items))
@@ -337,6 +359,9 @@ impl State {
             }
             Operation::Remove(remove) => self.remove(now, caller, tenant, remove),
             Operation::RemoveAll => self.remove_all(now, caller, tenant),
+            Operation::ReturnGrants { segment, numbers } => {
+                answer_of(self.return_grants(client, *segment, numbers))
+            }
             Operation::Unmount(id) => answer_of(self.unmount(now, client, *id)),
         }
     }

@@ -1,7 +1,8 @@
-//! Writing objects: PutStart, PutEnd, PutRevoke.
+//! Writing objects: PutStart, PutEnd, PutRevoke, and Put, which is start and end in one.
 
 use super::{
-    Answer, ClientId, Failure, Incarnation, Key, Located, Object, PutStart, State, check_key,
+    Answer, ClientId, Failure, Incarnation, Key, Located, Object, PutPlaced, PutStart, Replicas,
+    State, check_key,
     hash::spread,
     objects::{Body, Phase, Put, PutSlot},
     reservations::Stamp,
@@ -79,19 +80,39 @@ impl State {
         wish: &Wish<'_>,
         table: &mut Table,
     ) -> Result<Object, Failure> {
-        let bytes = check_key(key)?;
-        if wish.length == 0 {
-            return Err(Failure::invalid("an object has at least 1 byte"));
-        }
-        let (complete, under_way) = self.stands_for(tenant, bytes);
+        let complete = self.admit(now, (tenant, key, upsert), wish.length)?;
         if let Some(slot) = complete {
-            if !upsert {
-                return Err(Failure::ObjectExists);
-            }
             // The version that is to be replaced should not make room for its successor.
             let used = self.next_use(now);
             let objects = &mut self.objects;
             objects.recency.touch(&mut objects.bodies, slot, used);
+        }
+        let replicas = match self.allocate(now, wish) {
+            Ok(replicas) => replicas,
+            Err(failure) => {
+                self.reclaim(now);
+                return Err(failure);
+            }
+        };
+        let slot = self.begin(now, grant, (tenant, key), wish.length, replicas);
+        let segments = &self.segments;
+        Ok(self.objects.view(slot, |slot| table.place(segments, slot)))
+    }
+
+    /// Whether a put of the key may begin; the complete body that it will replace.
+    fn admit(
+        &self,
+        now: Time,
+        (tenant, key, upsert): (TenantId, &Key, bool),
+        length: u64,
+    ) -> Result<Option<u32>, Failure> {
+        let bytes = check_key(key)?;
+        if length == 0 {
+            return Err(Failure::invalid("an object has at least 1 byte"));
+        }
+        let (complete, under_way) = self.stands_for(tenant, bytes);
+        if complete.is_some() && !upsert {
+            return Err(Failure::ObjectExists);
         }
         if let Some(put) = under_way.and_then(|slot| self.objects.bodies[slot].put()) {
             let left = self.objects.put(put).deadline.since(now);
@@ -99,9 +120,20 @@ impl State {
                 return Err(Failure::PutInProgress { left });
             }
         }
-        let replicas = self.allocate(now, wish)?;
+        Ok(complete)
+    }
+
+    /// Takes in a put that was admitted, and takes the key over from a late one.
+    fn begin(
+        &mut self,
+        now: Time,
+        grant: Put,
+        (tenant, key): (TenantId, &Key),
+        length: u64,
+        replicas: Replicas,
+    ) -> u32 {
         // Looked for again: making room may have ended the late put, or evicted the object.
-        let (complete, under_way) = self.stands_for(tenant, bytes);
+        let (complete, under_way) = self.stands_for(tenant, &key.0);
         if let Some(slot) = under_way {
             self.totals.abandoned_puts += 1;
             self.cancel(now, slot);
@@ -109,12 +141,12 @@ impl State {
         self.sequence += 1;
         let put = self.objects.open_put(grant);
         let body = Body {
-            key: bytes.into(),
+            key: (*key.0).into(),
             incarnation: Incarnation {
                 epoch: self.epoch,
                 sequence: self.sequence,
             },
-            length: wish.length,
+            length,
             replicas,
             phase: Phase::Writing { put },
             links: Links::LOOSE,
@@ -122,11 +154,55 @@ impl State {
             reservation: Stamp::default(),
             leases: 0,
         };
-        let at = self.objects.start(body, complete);
-        let segments = &self.segments;
-        Ok(self
-            .objects
-            .view(at.slot, |slot| table.place(segments, slot)))
+        self.objects.start(body, complete).slot
+    }
+
+    pub(super) fn put(
+        &mut self,
+        now: Time,
+        writer: ClientId,
+        tenant: Option<TenantId>,
+        put: &PutPlaced,
+    ) -> Result<Answer, Failure> {
+        let segment = self.own_segment(writer, put.segment)?;
+        let tenant = tenant.expect("a tenant is known once something is put under it");
+        let ticket = Put {
+            writer,
+            deadline: now + self.settings.put_deadline,
+            first: self.sequence + 1,
+        };
+        let mut begun = Vec::with_capacity(put.items.len());
+        for item in &put.items {
+            let admitted = self.admit(now, (tenant, &item.key, put.upsert), item.length);
+            let slot = admitted.and_then(|_| {
+                let at = (item.grant, item.offset);
+                let replica = self.segments.put_in_grant(segment, at, item.length);
+                let replica = replica.ok_or(Failure::GrantNotFound { grant: item.grant })?;
+                let replicas = [replica].into_iter().collect();
+                Ok(self.begin(now, ticket, (tenant, &item.key), item.length, replicas))
+            });
+            begun.push(slot);
+        }
+        // In the order of ends.
+        for &slot in begun.iter().rev().flatten() {
+            self.publish(now, slot);
+        }
+        let incarnation = |slot: u32| self.objects.bodies[slot].incarnation;
+        let results = begun
+            .into_iter()
+            .map(|slot| slot.map(incarnation))
+            .collect();
+        self.evict_to_watermark();
+        Ok(Answer::Put(results))
+    }
+
+    /// Makes a put under way readable, in the place of what it replaces.
+    fn publish(&mut self, now: Time, slot: u32) {
+        if let Some(replaced) = self.predecessor(slot) {
+            self.retire(now, replaced);
+        }
+        let used = self.next_use(now);
+        self.objects.complete_put(slot, used);
     }
 
     /// The body that can be read under the key, and the put of it that is under way.
@@ -173,11 +249,7 @@ impl State {
         match self.objects.bodies[slot].phase {
             Phase::Writing { put } => {
                 self.check_writer(put, caller)?;
-                if let Some(replaced) = self.predecessor(slot) {
-                    self.retire(now, replaced);
-                }
-                let used = self.next_use(now);
-                self.objects.complete_put(slot, used);
+                self.publish(now, slot);
                 Ok(())
             }
             Phase::Complete { .. } => Ok(()),

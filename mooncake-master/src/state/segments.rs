@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::{
-    ClientId, Failure, MAX_NAME_BYTES, Replica, Replicas, SegmentHandle, SegmentId, SegmentIdentity,
+    ClientId, Failure, MAX_NAME_BYTES, Replica, Replicas, SegmentHandle, SegmentId,
+    SegmentIdentity, grants::Grants,
 };
 use crate::{
     Time,
@@ -20,8 +21,21 @@ pub(crate) struct Mounted {
     pub(crate) live: u64,
     /// Those that are.
     quarantined: u64,
+    pub(crate) grants: Grants,
     /// Its owner may be dead.
     suspect: bool,
+}
+
+impl Mounted {
+    /// What it can hold in all.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.extents.capacity()
+    }
+
+    /// What nobody has, side by side or not.
+    pub(crate) fn free(&self) -> u64 {
+        self.capacity() - self.live_bytes - self.quarantined_bytes - self.grants.bytes()
+    }
 }
 
 /// What mounting would change.
@@ -67,6 +81,8 @@ pub(crate) struct Segments {
     pub(crate) capacity: u64,
     pub(crate) live_bytes: u64,
     pub(crate) quarantined_bytes: u64,
+    /// Set aside for puts to come.
+    pub(crate) granted_bytes: u64,
     /// Lives that were dropped while leases or writers could still use them, until when.
     retired: VecDeque<(Time, SegmentHandle)>,
 }
@@ -221,6 +237,7 @@ impl Segments {
             quarantined_bytes: 0,
             live: 0,
             quarantined: 0,
+            grants: Grants::default(),
             suspect: false,
         });
     }
@@ -236,6 +253,7 @@ impl Segments {
         self.capacity -= gone.extents.capacity();
         self.live_bytes -= gone.live_bytes;
         self.quarantined_bytes -= gone.quarantined_bytes;
+        self.granted_bytes -= gone.grants.bytes();
         if let Some(until) = reachable {
             self.retired.push_back((until, gone.identity));
         }
@@ -323,6 +341,64 @@ impl Segments {
             segment: slot,
             offset,
         });
+    }
+
+    /// All that is not free.
+    pub(crate) fn taken(&self) -> u64 {
+        self.live_bytes + self.quarantined_bytes + self.granted_bytes
+    }
+
+    /// All that is set aside, as (slot, offset, size).
+    pub(crate) fn granted(&self) -> impl Iterator<Item = (u32, u64, u64)> {
+        let ranges = |&slot: &u32| {
+            let ranges = self.at(slot).grants.ranges();
+            ranges.map(move |(offset, size)| (slot, offset, size))
+        };
+        self.order.iter().flat_map(ranges)
+    }
+
+    /// Sets at most so many bytes aside, side by side; where, and how many.
+    pub(crate) fn set_aside(&mut self, slot: u32, number: u64, most: u64) -> (u64, u64) {
+        let mounted = self.at_mut(slot);
+        let size = most.min(mounted.extents.largest_free());
+        let Some(offset) = mounted.extents.allocate(size) else {
+            return (0, 0);
+        };
+        mounted.grants.open(number, offset, size);
+        self.granted_bytes += size;
+        (offset, size)
+    }
+
+    /// What is left of a grant is free.
+    pub(crate) fn give_back(&mut self, slot: u32, number: u64) {
+        let mounted = self.at_mut(slot);
+        let before = mounted.grants.bytes();
+        for (offset, size) in mounted.grants.close(number) {
+            mounted.extents.release(offset, size);
+        }
+        self.granted_bytes -= before - self.at(slot).grants.bytes();
+    }
+
+    /// Makes a replica of so many bytes of a grant; `None`: they are not, or no longer, set aside.
+    pub(crate) fn put_in_grant(
+        &mut self,
+        slot: u32,
+        (number, offset): (u64, u64),
+        length: u64,
+    ) -> Option<Replica> {
+        let mounted = self.at_mut(slot);
+        let size = mounted.extents.size_of(length)?;
+        if offset % ALIGNMENT != 0 || !mounted.grants.take(number, offset, size) {
+            return None;
+        }
+        mounted.live += 1;
+        mounted.live_bytes += size;
+        self.live_bytes += size;
+        self.granted_bytes -= size;
+        Some(Replica::Memory {
+            segment: slot,
+            offset,
+        })
     }
 
     /// A live replica is no longer found, but may still be read or written.

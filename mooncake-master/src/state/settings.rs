@@ -36,6 +36,8 @@ pub struct Settings {
     /// When more than this share waits for leases or writers to end, puts that find no space are
     /// told to wait for it, instead of evicting.
     pub quarantine_share: f64,
+    /// At most this share of a segment is set aside for its owner's next puts.
+    pub granted_share: f64,
     /// How segments are chosen.
     pub allocation_strategy: AllocationStrategy,
     /// Keys the hash of the object table, so that strangers cannot choose colliding keys.
@@ -56,6 +58,7 @@ impl Default for Settings {
             high_watermark: 0.90,
             low_watermark: 0.85,
             quarantine_share: 0.20,
+            granted_share: 0.10,
             allocation_strategy: AllocationStrategy::Random,
             hash_seed: 0,
         }

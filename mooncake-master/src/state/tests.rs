@@ -14,6 +14,7 @@ const MIB: u64 = 1 << 20;
 fn settings() -> Settings {
     Settings {
         client_ttl: Duration::from_secs(10),
+        granted_share: 0.5,
         lease_ttl: Duration::from_secs(5),
         put_deadline: Duration::from_secs(3),
         write_frame_budget: Duration::from_secs(3),
@@ -99,9 +100,12 @@ impl State {
             (counters.used_bytes, counters.quarantined_bytes),
             (live, quarantined)
         );
-        assert_eq!(self.segments.allocated(), live + quarantined);
+        let granted: u64 = self.segments.granted().map(|(.., size)| size).sum();
+        assert_eq!(counters.granted_bytes, granted);
+        assert_eq!(self.segments.allocated(), live + quarantined + granted);
         let of_segments =
             |part: fn(&segments::Mounted) -> u64| -> u64 { self.segments.iter().map(part).sum() };
+        assert_eq!(of_segments(|s| s.grants.bytes()), granted);
         assert_eq!(of_segments(|s| s.live_bytes), live);
         assert_eq!(of_segments(|s| s.quarantined_bytes), quarantined);
     }
@@ -114,6 +118,10 @@ enum Step {
     Mount(u64, u8, u32),
     Unmount(u64, u8),
     PutStart(u64, Vec<(u8, u64)>, u32, u64, bool),
+    Grant(u64, u64, u64),
+    /// Keys and lengths, the number of a grant, and whether exactly there.
+    Put(u64, Vec<(u8, u64)>, u64, bool, bool),
+    ReturnGrants(u64, Vec<u64>),
     PutEnd(u64, Vec<u8>),
     PutRevoke(u64, Vec<u8>),
     Lookup(u64, Vec<u8>),
@@ -129,6 +137,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let client = 1u64..4;
     let keys = || prop::collection::vec(0u8..24, 1..6);
     let items = prop::collection::vec((0u8..24, 1u64..MIB), 1..6);
+    let small = prop::collection::vec((0u8..24, 1u64..MIB / 8), 1..4);
+    let number = 1u64..5;
     let step = prop_oneof![
         4 => (0u64..4_000).prop_map(Step::Wait),
         2 => client.clone().prop_map(Step::Hello),
@@ -136,6 +146,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (client.clone(), 1u8..4).prop_map(|(c, s)| Step::Unmount(c, s)),
         12 => (client.clone(), items, 0u32..4, any::<u64>(), prop::bool::weighted(0.3))
             .prop_map(|(c, i, r, d, u)| Step::PutStart(c, i, r, d, u)),
+        6 => (client.clone(), number.clone(), 0..MIB).prop_map(|(c, n, l)| Step::Grant(c, n, l)),
+        8 => (client.clone(), small, number.clone(), prop::bool::weighted(0.8), any::<bool>())
+            .prop_map(|(c, i, n, right, u)| Step::Put(c, i, n, right, u)),
+        2 => (client.clone(), prop::collection::vec(number, 0..3))
+            .prop_map(|(c, n)| Step::ReturnGrants(c, n)),
         10 => (client.clone(), keys()).prop_map(|(c, k)| Step::PutEnd(c, k)),
         2 => (client.clone(), keys()).prop_map(|(c, k)| Step::PutRevoke(c, k)),
         8 => (client.clone(), keys()).prop_map(|(c, k)| Step::Lookup(c, k)),
@@ -160,6 +175,8 @@ struct Driver {
     number: u64,
     log: Vec<(Time, Command, Applied)>,
     puts: BTreeMap<u8, Incarnation>,
+    /// Where the next put goes in a grant of a client.
+    grants: BTreeMap<(u64, u64), u64>,
     leases: Vec<u64>,
     /// Tickets of answers that were promised.
     owed: BTreeSet<u64>,
@@ -240,6 +257,48 @@ impl Driver {
                         }
                     }
                 }
+            }
+            Step::Grant(client, number, length) => {
+                let segment = SegmentId([client as u8; 16]);
+                let grant = Grant {
+                    segment,
+                    number,
+                    length,
+                };
+                let answer = self.perform(state, client, Operation::Grant(grant));
+                if let Answer::Granted { offset, .. } = answer {
+                    self.grants.insert((client, number), offset);
+                }
+            }
+            Step::Put(client, items, number, right, upsert) => {
+                let at = self.grants.entry((client, number)).or_insert(0);
+                let item = |&(k, length): &(u8, u64)| {
+                    let offset = *at + 32 * u64::from(!right);
+                    *at += length.next_multiple_of(64);
+                    Placed {
+                        key: key(k),
+                        length,
+                        grant: number,
+                        offset,
+                    }
+                };
+                let put = PutPlaced {
+                    segment: SegmentId([client as u8; 16]),
+                    items: items.iter().map(item).collect(),
+                    upsert,
+                };
+                let answer = self.perform(state, client, Operation::Put(put));
+                if let Answer::Put(results) = answer {
+                    for ((k, _), result) in items.iter().zip(results) {
+                        if let Ok(incarnation) = result {
+                            self.puts.insert(*k, incarnation);
+                        }
+                    }
+                }
+            }
+            Step::ReturnGrants(client, numbers) => {
+                let segment = SegmentId([client as u8; 16]);
+                self.perform(state, client, Operation::ReturnGrants { segment, numbers });
             }
             Step::PutEnd(client, keys) => {
                 let items = self.named(&keys);
@@ -326,6 +385,7 @@ proptest! {
             (0, 0, 0, 0, 0)
         );
         prop_assert_eq!((end.used_bytes, end.quarantined_bytes, end.capacity_bytes), (0, 0, 0));
+        prop_assert_eq!(end.granted_bytes, 0);
         prop_assert_eq!((end.reservations, end.reserved_bytes, end.promised_answers), (0, 0, 0));
         prop_assert_eq!(state.objects.bodies.len(), 0);
         prop_assert!(driver.owed.is_empty(), "promised and not given: {:?}", driver.owed);
@@ -352,6 +412,8 @@ proptest! {
         for (_, body) in state.objects.bodies.iter() {
             ranges.extend(body.extents().map(|(segment, offset)| (segment, offset, offset + body.length)));
         }
+        let granted = state.segments.granted();
+        ranges.extend(granted.map(|(segment, offset, size)| (segment, offset, offset + size)));
         ranges.sort_unstable();
         for pair in ranges.windows(2) {
             let ((a, _, end), (b, start, _)) = (pair[0], pair[1]);

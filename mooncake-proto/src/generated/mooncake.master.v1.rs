@@ -43,7 +43,7 @@ pub struct ServerFrame {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Event {
-    #[prost(oneof = "event::Event", tags = "1, 2, 3, 4, 5")]
+    #[prost(oneof = "event::Event", tags = "1, 2, 3, 4, 5, 6")]
     pub event: ::core::option::Option<event::Event>,
 }
 /// Nested message and enum types in `Event`.
@@ -64,6 +64,9 @@ pub mod event {
         /// Answers hello, always the first event of a stream.
         #[prost(message, tag = "5")]
         Hello(super::HelloAnswer),
+        /// Space is short: grants that are not in use should be returned.
+        #[prost(message, tag = "6")]
+        Reclaim(super::Reclaim),
     }
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -85,6 +88,8 @@ pub struct HelloAnswer {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Nudge {}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Reclaim {}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Invalidate {
     #[prost(message, repeated, tag = "1")]
@@ -110,7 +115,7 @@ pub struct Operation {
     pub number: u64,
     #[prost(
         oneof = "operation::Operation",
-        tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16"
+        tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19"
     )]
     pub operation: ::core::option::Option<operation::Operation>,
 }
@@ -148,6 +153,12 @@ pub mod operation {
         RemoveAll(super::RemoveAllRequest),
         #[prost(message, tag = "16")]
         Goodbye(super::GoodbyeRequest),
+        #[prost(message, tag = "17")]
+        Grant(super::GrantRequest),
+        #[prost(message, tag = "18")]
+        Put(super::PutRequest),
+        #[prost(message, tag = "19")]
+        ReturnGrants(super::ReturnGrantsRequest),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -157,7 +168,7 @@ pub struct Answer {
     pub number: u64,
     #[prost(
         oneof = "answer::Answer",
-        tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17"
+        tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20"
     )]
     pub answer: ::core::option::Option<answer::Answer>,
 }
@@ -198,6 +209,12 @@ pub mod answer {
         RemoveAll(super::RemoveAllResponse),
         #[prost(message, tag = "17")]
         Goodbye(super::GoodbyeResponse),
+        #[prost(message, tag = "18")]
+        Grant(super::GrantResponse),
+        #[prost(message, tag = "19")]
+        Put(super::PutResponse),
+        #[prost(message, tag = "20")]
+        ReturnGrants(super::ReturnGrantsResponse),
     }
 }
 /// A segment as the answers of this message refer to it.
@@ -419,6 +436,96 @@ pub struct PutRevokeResponse {
     #[prost(message, repeated, tag = "1")]
     pub results: ::prost::alloc::vec::Vec<KeyResult>,
 }
+/// Sets space of the caller's own segment aside, into which it alone writes, for puts to come. It
+/// stays set aside until it is put, returned, or lost with its segment.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GrantRequest {
+    /// 16 bytes.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub segment: ::prost::bytes::Bytes,
+    /// Names the grant; chosen by the caller, the only time in its life.
+    #[prost(uint64, tag = "2")]
+    pub grant: u64,
+    /// Bytes that are wanted; fewer may be given.
+    #[prost(uint64, tag = "3")]
+    pub length: u64,
+    #[prost(uint64, tag = "14")]
+    pub client_incarnation: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GrantResponse {
+    /// Within the segment's registration.
+    #[prost(uint64, tag = "1")]
+    pub offset: u64,
+    /// 0: nothing for now.
+    #[prost(uint64, tag = "2")]
+    pub length: u64,
+}
+/// New objects whose bytes are there already, in space that was granted: start and end in one.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PutRequest {
+    /// 16 bytes: the segment in which they are.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub segment: ::prost::bytes::Bytes,
+    #[prost(message, repeated, tag = "2")]
+    pub items: ::prost::alloc::vec::Vec<PlacedItem>,
+    /// A complete object is no obstacle: it is replaced.
+    #[prost(bool, tag = "3")]
+    pub upsert: bool,
+    #[prost(uint64, tag = "14")]
+    pub client_incarnation: u64,
+    #[prost(string, tag = "15")]
+    pub tenant: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PlacedItem {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub key: ::prost::bytes::Bytes,
+    /// ≥ 1.
+    #[prost(uint64, tag = "2")]
+    pub length: u64,
+    #[prost(uint64, tag = "3")]
+    pub grant: u64,
+    /// Within the segment's registration.
+    #[prost(uint64, tag = "4")]
+    pub offset: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PutResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub results: ::prost::alloc::vec::Vec<PutResult>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PutResult {
+    #[prost(oneof = "put_result::Result", tags = "1, 2")]
+    pub result: ::core::option::Option<put_result::Result>,
+}
+/// Nested message and enum types in `PutResult`.
+pub mod put_result {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Result {
+        /// The object can be read under it.
+        #[prost(message, tag = "1")]
+        Incarnation(super::ObjectIncarnation),
+        /// The space is still the grant's, unless the error is that the grant is not known.
+        #[prost(message, tag = "2")]
+        Error(crate::status::ErrorDetail),
+    }
+}
+/// Whatever of these grants was not put is free again: nothing of it is being written. Grants that
+/// are not known, or no longer, are passed over.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReturnGrantsRequest {
+    /// 16 bytes.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub segment: ::prost::bytes::Bytes,
+    #[prost(uint64, repeated, tag = "2")]
+    pub grants: ::prost::alloc::vec::Vec<u64>,
+    #[prost(uint64, tag = "14")]
+    pub client_incarnation: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReturnGrantsResponse {}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ExistRequest {
     #[prost(bytes = "bytes", repeated, tag = "1")]
@@ -582,6 +689,9 @@ pub struct SegmentUsage {
     /// Since the owner's last ping.
     #[prost(uint64, tag = "5")]
     pub silent_us: u64,
+    /// Bytes that are set aside for the owner's next puts.
+    #[prost(uint64, tag = "6")]
+    pub granted_bytes: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MountSegmentRequest {
@@ -800,6 +910,72 @@ pub mod master_client {
             let mut req = request.into_request();
             req.extensions_mut()
                 .insert(GrpcMethod::new("mooncake.master.v1.Master", "PutRevoke"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn grant(
+            &mut self,
+            request: impl tonic::IntoRequest<super::GrantRequest>,
+        ) -> std::result::Result<tonic::Response<super::GrantResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mooncake.master.v1.Master/Grant",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("mooncake.master.v1.Master", "Grant"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn put(
+            &mut self,
+            request: impl tonic::IntoRequest<super::PutRequest>,
+        ) -> std::result::Result<tonic::Response<super::PutResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mooncake.master.v1.Master/Put",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("mooncake.master.v1.Master", "Put"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn return_grants(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ReturnGrantsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReturnGrantsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mooncake.master.v1.Master/ReturnGrants",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("mooncake.master.v1.Master", "ReturnGrants"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn lookup(
@@ -1124,6 +1300,21 @@ pub mod master_server {
             tonic::Response<super::PutRevokeResponse>,
             tonic::Status,
         >;
+        async fn grant(
+            &self,
+            request: tonic::Request<super::GrantRequest>,
+        ) -> std::result::Result<tonic::Response<super::GrantResponse>, tonic::Status>;
+        async fn put(
+            &self,
+            request: tonic::Request<super::PutRequest>,
+        ) -> std::result::Result<tonic::Response<super::PutResponse>, tonic::Status>;
+        async fn return_grants(
+            &self,
+            request: tonic::Request<super::ReturnGrantsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReturnGrantsResponse>,
+            tonic::Status,
+        >;
         async fn lookup(
             &self,
             request: tonic::Request<super::LookupRequest>,
@@ -1425,6 +1616,137 @@ pub mod master_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = PutRevokeSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mooncake.master.v1.Master/Grant" => {
+                    #[allow(non_camel_case_types)]
+                    struct GrantSvc<T: Master>(pub Arc<T>);
+                    impl<T: Master> tonic::server::UnaryService<super::GrantRequest>
+                    for GrantSvc<T> {
+                        type Response = super::GrantResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::GrantRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Master>::grant(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GrantSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mooncake.master.v1.Master/Put" => {
+                    #[allow(non_camel_case_types)]
+                    struct PutSvc<T: Master>(pub Arc<T>);
+                    impl<T: Master> tonic::server::UnaryService<super::PutRequest>
+                    for PutSvc<T> {
+                        type Response = super::PutResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::PutRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Master>::put(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = PutSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mooncake.master.v1.Master/ReturnGrants" => {
+                    #[allow(non_camel_case_types)]
+                    struct ReturnGrantsSvc<T: Master>(pub Arc<T>);
+                    impl<
+                        T: Master,
+                    > tonic::server::UnaryService<super::ReturnGrantsRequest>
+                    for ReturnGrantsSvc<T> {
+                        type Response = super::ReturnGrantsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ReturnGrantsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Master>::return_grants(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ReturnGrantsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -1,7 +1,7 @@
 //! What a master does that makes a mistake on purpose.
 
 use mooncake_master::state::{
-    Answer, Caller, ClientId, Command, Incarnation, Key, Operation, Remove,
+    Answer, Caller, ClientId, Command, Incarnation, Key, Operation, Remove, SegmentId,
 };
 use mooncake_proto::master::{
     answer::Answer as Reply, operation::Operation as Request, put_start_result,
@@ -18,6 +18,7 @@ impl Master {
             (Plant::WritersSpared, Operation::Remove(_)) => {
                 self.spare_writers(now, tenant, operation);
             }
+            (Plant::GrantsTaken, Operation::PutStart(_)) => self.take_grants(now),
             (Plant::BarrierAtOnce, Operation::Remove(_)) => {
                 if let Operation::Remove(remove) = operation {
                     remove.barrier = false;
@@ -50,6 +51,11 @@ impl Master {
                 for result in answer.results.iter_mut().filter(|result| result.exists) {
                     result.held_ms = 500;
                 }
+            }
+            (Plant::GrantsTaken, Request::Grant(asked), Reply::Grant(_)) => {
+                let id = asked.segment.as_ref().try_into();
+                let segment = SegmentId(id.expect("clients know their segments"));
+                self.grants.push((client, segment, asked.grant));
             }
             (Plant::UpsertSwitchesEarly, Request::PutStart(asked), Reply::PutStart(answer))
                 if asked.upsert =>
@@ -92,6 +98,16 @@ impl Master {
             if result.is_ok_and(|description| description.writing) {
                 *incarnation = Some(Incarnation::default());
             }
+        }
+    }
+
+    fn take_grants(&mut self, now: Micros) {
+        for (client, segment, number) in std::mem::take(&mut self.grants) {
+            let numbers = vec![number];
+            let tenant = String::new();
+            let caller = Caller::Unary { client, tenant };
+            let operation = Operation::ReturnGrants { segment, numbers };
+            self.apply(now, &Command::Perform { caller, operation });
         }
     }
 

@@ -14,7 +14,10 @@ use std::{
 use bytes::Bytes;
 use mooncake_master::{
     Time,
-    state::{Answer, Caller, ClientId, Command, Counters, DEFAULT_TENANT, Effect, Settings, State},
+    state::{
+        Answer, Caller, ClientId, Command, Counters, DEFAULT_TENANT, Effect, SegmentId, Settings,
+        State,
+    },
     wire::{Terms, operation, reply},
 };
 use mooncake_proto::master::{
@@ -58,6 +61,10 @@ pub(crate) struct Master {
     readers: Readers,
     /// For readers, on their streams.
     news: Vec<(Party, u64, Invalidate)>,
+    /// Those who are asked for grants, on their streams.
+    reclaims: Vec<(Party, u64)>,
+    /// All that were given, for a master that takes them.
+    grants: Vec<(ClientId, SegmentId, u64)>,
 }
 
 #[derive(Clone, Debug)]
@@ -108,6 +115,8 @@ impl Master {
             fresh: 1 << 40,
             readers: Readers::default(),
             news: Vec::new(),
+            reclaims: Vec::new(),
+            grants: Vec::new(),
         }
     }
 
@@ -138,6 +147,13 @@ impl Master {
 
     /// Tells those who may be reading what is gone, as the service does.
     fn spread(&mut self, effects: &[Effect]) {
+        for effect in effects {
+            if let Effect::Reclaim { client } = effect {
+                let theirs = self.streams.iter().filter(|(_, of)| of.client == *client);
+                let theirs = theirs.map(|(number, of)| (of.party, *number));
+                self.reclaims.extend(theirs);
+            }
+        }
         if self.plant == Plant::ReadersUntold {
             return;
         }
@@ -172,6 +188,11 @@ impl Master {
     /// What readers must be told by now.
     pub(crate) fn news(&mut self) -> Vec<(Party, u64, Invalidate)> {
         std::mem::take(&mut self.news)
+    }
+
+    /// Whom to ask for grants by now.
+    pub(crate) fn reclaims(&mut self) -> Vec<(Party, u64)> {
+        std::mem::take(&mut self.reclaims)
     }
 
     /// Under which name the master keeps the tenant's objects.

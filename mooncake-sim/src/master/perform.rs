@@ -8,7 +8,7 @@ use mooncake_master::{
     wire::{operation, refusal},
 };
 use mooncake_proto::{
-    master::{self, answer::Answer as Reply, operation::Operation as Request},
+    master::{self, answer::Answer as Reply, operation::Operation as Request, put_result},
     status::ErrorCode,
 };
 use mooncake_store::core::MasterAnswer;
@@ -258,6 +258,7 @@ fn mutates(request: &Request) -> bool {
             | Request::ListSegments(_)
             | Request::Ping(_)
             | Request::Release(_)
+            | Request::ReturnGrants(_)
     )
 }
 
@@ -270,6 +271,13 @@ fn moves_objects(request: &Request) -> bool {
 fn goes(tenant: &Arc<str>, (of, key): &Which, request: &Request, reply: Option<&Reply>) -> bool {
     match (request, reply) {
         (Request::MountSegment(_), _) => true,
+        (Request::Put(asked), Some(Reply::Put(answer))) => {
+            let mut both = asked.items.iter().zip(&answer.results);
+            let put = |result: &master::PutResult| {
+                matches!(result.result, Some(put_result::Result::Incarnation(_)))
+            };
+            of == tenant && both.any(|(item, result)| item.key == *key && put(result))
+        }
         (Request::PutEnd(asked), Some(Reply::PutEnd(answer))) => {
             let mut both = asked.items.iter().zip(&answer.results);
             of == tenant && both.any(|(item, result)| item.key == *key && result.error.is_none())

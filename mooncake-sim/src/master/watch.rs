@@ -9,7 +9,7 @@ use mooncake_master::state::{
 };
 use mooncake_proto::master::{
     PutStartResponse, answer::Answer as Reply, lookup_result, operation::Operation as Request,
-    put_start_result,
+    put_result, put_start_result,
 };
 
 use super::Master;
@@ -165,6 +165,17 @@ impl Master {
                     return Some(format!(
                         "law 6: exist promised {which:?}, and a look-up of it ends with {error:?}"
                     ));
+                }
+            }
+            (_, Reply::Put(answer)) => {
+                for result in &answer.results {
+                    if let Some(put_result::Result::Incarnation(wire)) = result.result {
+                        let incarnation = Incarnation {
+                            epoch: wire.epoch,
+                            sequence: wire.sequence,
+                        };
+                        self.ledger.newest = self.ledger.newest.max(incarnation);
+                    }
                 }
             }
             (_, Reply::PutStart(answer)) => self.granted(now, client, answer),

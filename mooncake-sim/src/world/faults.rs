@@ -76,10 +76,11 @@ impl World {
                 self.end_process(at);
             }
             Party::Node(at) => {
-                if !self.nodes[at].peer.up {
+                if !self.nodes[at].up {
                     return;
                 }
-                self.nodes[at].peer.up = false;
+                self.nodes[at].up = false;
+                self.peer(party).up = false;
                 self.report.node_crashes += 1;
             }
             Party::Master => {
@@ -104,6 +105,9 @@ impl World {
     }
 
     pub(super) fn end_process(&mut self, at: usize) {
+        if let Some(home) = self.node_of(Party::Client(at)) {
+            self.nodes[home].up = false;
+        }
         let client = &mut self.clients[at];
         client.peer.up = false;
         client.running.clear();
@@ -122,7 +126,11 @@ impl World {
             Party::Client(at) => {
                 let tenant = self.clients[at].tenant;
                 let peer = self.process(tenant);
+                let identity = peer.session.identity;
                 self.clients[at] = Client::new(tenant, peer, self.plan.settings.put_deadline);
+                if let Some(home) = self.node_of(party) {
+                    self.nodes[home] = Node::of_client(at, identity, self.plan.node_cells);
+                }
             }
             Party::Node(at) => {
                 let (peer, name) = (self.process(0), self.nodes[at].name.clone());

@@ -4,14 +4,14 @@ use bytes::Bytes;
 use mooncake_proto::{
     master::{
         self, answer::Answer as Reply, describe_result, lookup_result,
-        operation::Operation as Request, put_start_result, replica,
+        operation::Operation as Request, put_result, put_start_result, replica,
     },
     status::ErrorCode,
 };
 
 use mooncake_store::core::Incarnation;
 
-use super::{AUDIT, REFILL, SWEEP, What, World, operations::How};
+use super::{AUDIT, FULL, REFILL, SWEEP, What, World, operations::How};
 use crate::{
     CELL,
     master::Performed,
@@ -47,6 +47,17 @@ impl World {
                 let ended = both.filter(|(_, result)| result.error.is_none());
                 let keys = ended.map(|(item, _)| item.key.clone()).collect();
                 // Making room may have taken them in the same step.
+                self.check_announced(tenant, keys, true);
+            }
+            (Request::Put(asked), Some(Reply::Put(answer))) => {
+                let mut keys = Vec::new();
+                for (item, result) in asked.items.iter().zip(&answer.results) {
+                    if let Some(put_result::Result::Incarnation(incarnation)) = result.result {
+                        self.places.made_at_once(incarnation.into());
+                        self.oracle.begins(incarnation.into());
+                        keys.push(item.key.clone());
+                    }
+                }
                 self.check_announced(tenant, keys, true);
             }
             (_, Some(Reply::PutStart(answer))) => {
@@ -207,8 +218,13 @@ impl World {
 
     /// The empty store takes an object as large as its segments.
     pub(super) fn refill(&mut self) {
-        let what = What::Put(vec![(0, self.plan.node_cells)], How::default());
-        self.start(0, what, REFILL - SWEEP, Some(vec![true]));
+        // Clients have to give back what was set aside for them.
+        let how = How {
+            wait: true,
+            ..How::default()
+        };
+        let what = What::Put(vec![(0, self.plan.node_cells)], how);
+        self.start(0, what, FULL - REFILL, Some(vec![true]));
     }
 
     /// The store is empty, and all was given back.
@@ -232,6 +248,13 @@ impl World {
 
     fn judge_books(&mut self, objects: u64, bytes: u64) {
         let counters = self.master.counters();
+        let granted: u64 = self.clients.iter().map(|one| one.core.granted()).sum();
+        if counters.granted_bytes != granted {
+            self.broken(format!(
+                "law 13: clients know of {granted} bytes that are set aside, and charged are \
+                 {counters:?}"
+            ));
+        }
         let charged = [
             counters.objects,
             counters.used_bytes,

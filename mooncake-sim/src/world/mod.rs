@@ -55,8 +55,10 @@ const AUDIT: Micros = 9_000 * MS;
 const SWEEP: Micros = 9_300 * MS;
 /// By now the store is empty.
 const REFILL: Micros = 9_500 * MS;
+/// By now it is full.
+const FULL: Micros = 10_000 * MS;
 /// By now it is empty again.
-const END: Micros = 9_900 * MS;
+const END: Micros = 10_200 * MS;
 
 /// Runs a plan to its end.
 ///
@@ -128,6 +130,11 @@ impl World {
             let peer = world.process(tenant);
             let one = Client::new(tenant, peer, plan.settings.put_deadline);
             world.clients.push(one);
+            if plan.lenders.contains(&client) {
+                let identity = world.clients[client].peer.session.identity;
+                let home = Node::of_client(client, identity, plan.node_cells);
+                world.nodes.push(home);
+            }
             world.settle(Party::Client(client));
         }
         for (at, asked) in plan.asked.iter().enumerate() {
@@ -141,7 +148,7 @@ impl World {
         world.at(AUDIT, Next::Audit);
         world.at(SWEEP, Next::Sweep);
         world.at(REFILL, Next::Refill);
-        world.at(REFILL + (REFILL - SWEEP), Next::Sweep);
+        world.at(FULL, Next::Sweep);
         world.at(END, Next::Judge);
         world
     }

@@ -4,7 +4,7 @@ use mooncake_proto::{Fault, Retry};
 use mooncake_store::Time;
 
 use super::{MS, World};
-use crate::{Micros, node::Mount, session::Tag};
+use crate::{Micros, node::Mount, plan::Party, session::Tag};
 
 const MOUNT_BUDGET: Micros = 500 * MS;
 const MOUNT_PAUSE: Micros = 10 * MS;
@@ -20,6 +20,9 @@ impl World {
     }
 
     pub(super) fn mount_anew(&mut self, at: usize) {
+        if let Some(client) = self.nodes[at].client() {
+            self.clients[client].core.withdraw(Time(self.now));
+        }
         self.nodes[at].generation += 1;
         self.mount(at);
     }
@@ -29,7 +32,8 @@ impl World {
         let node = &mut self.nodes[at];
         node.mount = Mount::Asked { again: false };
         let (request, deadline) = (node.mount_request(), Time(now + MOUNT_BUDGET));
-        node.peer.session.submit(now, Tag::Mount, request, deadline);
+        let session = &mut self.peer(Party::Node(at)).session;
+        session.submit(now, Tag::Mount, request, deadline);
     }
 
     pub(super) fn mounted(&mut self, at: usize, result: Result<(), Fault>) {
@@ -45,5 +49,11 @@ impl World {
             }
             _ => Mount::Due(now + MOUNT_PAUSE),
         };
+        if let (Mount::Done, Some(client)) = (node.mount, node.client()) {
+            let (identity, life) = (node.identity(), node.generation);
+            let first = (identity << 40) + (u64::from(life) << 20);
+            let segment = node.segment();
+            self.clients[client].core.lend(Time(now), segment, first);
+        }
     }
 }

@@ -64,6 +64,11 @@ impl Places {
         self.made.insert(incarnation, object.replicas.len());
     }
 
+    /// In one place, without having been started.
+    pub(super) fn made_at_once(&mut self, incarnation: Incarnation) {
+        self.made.insert(incarnation, 1);
+    }
+
     pub(super) fn looked_up(&mut self, object: &Object, segments: &[Segment]) {
         let place = |replica: &mooncake_proto::master::Replica| match &replica.replica {
             Some(replica::Replica::Memory(memory)) => {

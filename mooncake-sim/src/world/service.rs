@@ -2,8 +2,8 @@
 
 use mooncake_proto::{
     master::{
-        ClientFrame, Fenced, answer::Answer as Reply, event, operation::Operation as Request,
-        put_start_result,
+        ClientFrame, Fenced, Reclaim, answer::Answer as Reply, event,
+        operation::Operation as Request, put_result, put_start_result,
     },
     status::ErrorCode,
 };
@@ -62,6 +62,11 @@ impl World {
                 self.down(party, stream, event::Event::Invalidate(gone));
             }
         }
+        for (party, stream) in self.master.reclaims() {
+            if !self.chance(self.plan.weather.untold) {
+                self.down(party, stream, event::Event::Reclaim(Reclaim {}));
+            }
+        }
         for settled in self.master.settled() {
             let Settled {
                 party,
@@ -93,6 +98,30 @@ impl World {
             (_, Some(Reply::Exist(answer))) => {
                 let held = answer.results.iter().filter(|result| result.held_ms > 0);
                 report.reservations += held.count();
+            }
+            (_, Some(Reply::Grant(answer))) => report.grants += usize::from(answer.length > 0),
+            (Request::ReturnGrants(asked), Some(Reply::ReturnGrants(_))) => {
+                report.returned_grants += asked.grants.len();
+            }
+            (Request::Put(asked), Some(Reply::Error(error)))
+                if error.code() == ErrorCode::SegmentNotFound =>
+            {
+                report.misplaced_puts += asked.items.len();
+            }
+            (Request::Put(asked), Some(Reply::Put(answer))) => {
+                for result in &answer.results {
+                    match &result.result {
+                        Some(put_result::Result::Incarnation(_)) => {
+                            report.placed_puts += 1;
+                            report.placed_upserts += usize::from(asked.upsert);
+                        }
+                        Some(put_result::Result::Error(error)) => {
+                            let stale = error.code() == ErrorCode::Stale;
+                            report.misplaced_puts += usize::from(stale);
+                        }
+                        None => {}
+                    }
+                }
             }
             (Request::PutStart(asked), Some(Reply::PutStart(answer))) => {
                 let taken_over = after.abandoned_puts - before.abandoned_puts;

@@ -7,7 +7,7 @@ use super::{Next, World};
 use crate::{
     Micros,
     name::{Name, tenant_name},
-    node::Mount,
+    node::{Mount, Process},
     plan::Party,
     session::{Session, Tag},
 };
@@ -49,7 +49,10 @@ impl World {
     pub(super) fn peer(&mut self, party: Party) -> &mut Peer {
         match party {
             Party::Client(at) => &mut self.clients[at].peer,
-            Party::Node(at) => &mut self.nodes[at].peer,
+            Party::Node(at) => match &mut self.nodes[at].process {
+                Process::Client(client) => &mut self.clients[*client].peer,
+                Process::Own(peer) => peer,
+            },
             Party::Master => unreachable!("the master has no session"),
         }
     }
@@ -62,6 +65,15 @@ impl World {
         }
     }
 
+    /// The node of the party's process, if it lends memory.
+    pub(super) fn node_of(&self, party: Party) -> Option<usize> {
+        match party {
+            Party::Client(at) => self.nodes.iter().position(|node| node.client() == Some(at)),
+            Party::Node(at) => Some(at),
+            Party::Master => None,
+        }
+    }
+
     /// Events of a stream are there.
     pub(super) fn hear(&mut self, party: Party, stream: u64, events: Vec<master::Event>) {
         let now = self.now;
@@ -70,12 +82,19 @@ impl World {
             return;
         }
         let current = peer.session.stream == stream;
+        let reclaims =
+            |event: &master::Event| matches!(event.event, Some(event::Event::Reclaim(_)));
+        let reclaims = events.iter().any(reclaims);
         let gone: Vec<_> = events.iter().filter_map(invalidated).flatten().collect();
         let fenced = peer.session.receive(now, stream, events);
         self.report.fenced += usize::from(fenced);
         if let Party::Client(at) = party
             && current
         {
+            if reclaims {
+                self.report.reclaims += 1;
+                self.tell(at, CoreEvent::Reclaim);
+            }
             let client = &self.clients[at];
             for object in gone {
                 let name = Name::of(client.tenant, &object.key);
@@ -91,14 +110,17 @@ impl World {
     pub(super) fn parties(&self) -> Vec<Party> {
         let clients = (0..self.clients.len()).map(Party::Client);
         clients
-            .chain((0..self.nodes.len()).map(Party::Node))
+            .chain((0..self.plan.nodes).map(Party::Node))
             .collect()
     }
 
     pub(super) fn awake_at(&self, party: Party) -> Micros {
         match party {
             Party::Client(at) => self.clients[at].peer.paused_until,
-            Party::Node(at) => self.nodes[at].peer.paused_until,
+            Party::Node(at) => match &self.nodes[at].process {
+                Process::Client(client) => self.clients[*client].peer.paused_until,
+                Process::Own(peer) => peer.paused_until,
+            },
             Party::Master => self.master.paused_until,
         }
     }
@@ -113,16 +135,14 @@ impl World {
         peer.armed = Micros::MAX;
         peer.session.tick(now, &mut stream);
         self.next_stream = stream;
-        match party {
-            Party::Client(at) => self.clients[at].core.handle(Time(now), CoreEvent::Tick),
-            Party::Node(at) => {
-                if let Mount::Due(due) = self.nodes[at].mount
-                    && due <= now
-                {
-                    self.mount_anew(at);
-                }
-            }
-            Party::Master => {}
+        if let Party::Client(at) = party {
+            self.clients[at].core.handle(Time(now), CoreEvent::Tick);
+        }
+        if let Some(at) = self.node_of(party)
+            && let Mount::Due(due) = self.nodes[at].mount
+            && due <= now
+        {
+            self.mount_anew(at);
         }
         self.settle(party);
     }
@@ -131,7 +151,7 @@ impl World {
     pub(super) fn settle(&mut self, party: Party) {
         loop {
             if let Some(resumed) = self.peer(party).session.greeted()
-                && let Party::Node(at) = party
+                && let Some(at) = self.node_of(party)
             {
                 self.greeted(at, resumed);
             }
@@ -148,7 +168,11 @@ impl World {
                         self.gone(at);
                         return;
                     }
-                    (Tag::Mount, Party::Node(at)) => self.mounted(at, result.map(drop)),
+                    (Tag::Mount, _) => {
+                        if let Some(at) = self.node_of(party) {
+                            self.mounted(at, result.map(drop));
+                        }
+                    }
                     _ => {}
                 }
                 continue;
@@ -172,17 +196,14 @@ impl World {
 
     pub(super) fn arm(&mut self, party: Party) {
         let mut next = self.peer(party).session.next();
-        match party {
-            Party::Client(at) => {
-                let own = self.clients[at].core.next_deadline();
-                next = next.min(own.map_or(Micros::MAX, |own| own.0));
-            }
-            Party::Node(at) => {
-                if let Mount::Due(due) = self.nodes[at].mount {
-                    next = next.min(due);
-                }
-            }
-            Party::Master => {}
+        if let Party::Client(at) = party {
+            let own = self.clients[at].core.next_deadline();
+            next = next.min(own.map_or(Micros::MAX, |own| own.0));
+        }
+        if let Some(at) = self.node_of(party)
+            && let Mount::Due(due) = self.nodes[at].mount
+        {
+            next = next.min(due);
         }
         let next = next.max(self.now + 1);
         let peer = self.peer(party);

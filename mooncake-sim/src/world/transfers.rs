@@ -24,6 +24,8 @@ pub(crate) struct Transfer {
     /// The version that is written; `None`: it reads.
     pub(crate) writes: Option<usize>,
     pub(crate) node: usize,
+    /// A copy within the client's process. No deadline and no fence stops one that writes.
+    pub(crate) within: bool,
     pub(crate) segment: Arc<SegmentInfo>,
     pub(crate) first: usize,
     pub(crate) cells: usize,
@@ -65,7 +67,11 @@ impl World {
             self.broken(format!("the master names {:?}", location.segment));
             return;
         };
-        let weather = self.plan.weather;
+        let within = self.nodes[node].client() == Some(at);
+        let mut weather = self.plan.weather;
+        if within {
+            (weather.silent, weather.broken) = (0, 0);
+        }
         let cells = usize::try_from(location.length.div_ceil(CELL)).unwrap_or(usize::MAX);
         let slow = self.chance(weather.slow);
         let most = if slow { 150 * MS } else { 2 * MS };
@@ -98,6 +104,7 @@ impl World {
             item,
             writes,
             node,
+            within,
             segment: location.segment.clone(),
             first: usize::try_from(location.offset / CELL).unwrap_or(usize::MAX),
             cells,
@@ -115,7 +122,8 @@ impl World {
         };
         let (gap, life) = (transfer.gap, transfer.life);
         self.transfers.insert(wire, transfer);
-        let begins = self.now + self.delay() + self.jam();
+        let way = self.delay() + self.jam();
+        let begins = if within { self.now } else { self.now + way };
         self.at(begins, Next::Cell { wire, index: 0 });
         self.at(deadline.0, Next::Expire(wire));
         if self.chance(weather.broken) {
@@ -128,7 +136,12 @@ impl World {
             let client = at;
             self.at(soon, Next::Leave { client, life, back });
         }
-        if write && self.plan.plant == Plant::PublishEarly {
+        let trusted = match self.plan.plant {
+            Plant::PublishEarly => true,
+            Plant::OwnWritesTrusted => within,
+            _ => false,
+        };
+        if write && trusted {
             let result = Ok(location.length);
             self.at(self.now, Next::Report { wire, result });
         }
@@ -142,7 +155,7 @@ impl World {
             return;
         }
         let node = &mut self.nodes[transfer.node];
-        let trusts = self.plan.plant == Plant::StaleAccepted && node.peer.up;
+        let trusts = self.plan.plant == Plant::StaleAccepted && node.up;
         if !trusts
             && !node.is(
                 transfer.segment.owner_incarnation,
@@ -151,8 +164,8 @@ impl World {
         {
             transfer.closed = true;
             transfer.refused = true;
-            self.report.stale += usize::from(node.peer.up);
-            let fault = if node.peer.up {
+            self.report.stale += usize::from(node.up);
+            let fault = if node.up {
                 failed(Retry::AfterRefresh, true, "stale")
             } else {
                 failed(Retry::Elsewhere, true, "nobody is there")
@@ -165,7 +178,7 @@ impl World {
         if index == 0 {
             transfer.until = self.now + transfer.budget;
         }
-        if transfer.writes.is_some() && self.now > transfer.until {
+        if transfer.writes.is_some() && !transfer.within && self.now > transfer.until {
             transfer.closed = true;
             self.report.late_frames += 1;
             let at = self.now + self.delay();
@@ -299,7 +312,13 @@ impl World {
             return;
         };
         let node = &self.nodes[transfer.node];
-        let same = node.peer.up && node.identity() == transfer.segment.owner_incarnation;
+        let writes = transfer.writes.is_some();
+        if transfer.within && writes && !transfer.closed && node.up {
+            let at = self.now + transfer.gap;
+            self.at(at, Next::Fence(wire));
+            return;
+        }
+        let same = node.up && node.identity() == transfer.segment.owner_incarnation;
         // A process that is gone moves no bytes.
         transfer.closed = true;
         let at = self.now + self.delay();

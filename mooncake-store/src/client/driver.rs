@@ -15,7 +15,8 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tokio::{
     runtime::Handle,
-    sync::{Notify, oneshot},
+    sync::{Notify, oneshot, watch},
+    task::AbortHandle,
 };
 
 use super::{
@@ -24,8 +25,8 @@ use super::{
 };
 use crate::{
     Retry,
-    core::{Action, ClientCore, Event, OpId, Operation, Outcome, TransferId},
-    master::MasterClient,
+    core::{Action, ClientCore, Event, OpId, Operation, Outcome, SegmentInfo, TransferId},
+    master::{MasterClient, SessionEvent},
     time::{Clock, Time},
 };
 
@@ -63,6 +64,8 @@ pub(super) struct Driver {
     armed: AtomicU64,
     rearm: Arc<Notify>,
     idle: Notify,
+    /// Who follows the process's own segment.
+    follower: Mutex<Option<AbortHandle>>,
     me: Weak<Self>,
 }
 
@@ -99,11 +102,42 @@ impl Driver {
             armed: AtomicU64::new(Time::NEVER.0),
             rearm: Arc::default(),
             idle: Notify::new(),
+            follower: Mutex::default(),
             me: Weak::clone(me),
         });
         let rearm = Arc::clone(&driver.rearm);
         driver.runtime.spawn(tick(Arc::downgrade(&driver), rearm));
         driver
+    }
+
+    /// Puts into the process's own segment, for as long as it lives.
+    pub(super) fn follow(&self, life: watch::Receiver<Option<SegmentInfo>>) {
+        let me = Weak::clone(&self.me);
+        let task = self.runtime.spawn(stay_home(me, self.master.clone(), life));
+        *self.follower.lock() = Some(task.abort_handle());
+    }
+
+    /// What was granted goes back.
+    pub(super) fn withdraw(&self) {
+        if let Some(follower) = self.follower.lock().take() {
+            follower.abort();
+        }
+        self.home(None);
+    }
+
+    fn home(&self, segment: Option<SegmentInfo>) {
+        let actions = {
+            let mut inner = self.inner.lock();
+            let now = Clock.now();
+            match segment {
+                // Other clients of this session have numbers of their own: random ones, like
+                // incarnations.
+                Some(segment) => inner.core.lend(now, segment, rand::random::<u64>() >> 1),
+                None => inner.core.withdraw(now),
+            }
+            inner.drain()
+        };
+        self.act(actions);
     }
 
     /// Waits until nothing is under way and all leases are given back, but not beyond the budget.
@@ -381,6 +415,12 @@ impl Driver {
         match self.engine.submit_transfer(&mut batch, requests) {
             Ok(()) => {
                 let batch = Arc::new(batch);
+                // A copy within the process has ended by now: no other thread needs to hear of it.
+                if batch.is_quiescent() && batch.is_terminal() {
+                    let (ends, _) = ends_of(&batch, &posted);
+                    self.events(ends.into_iter());
+                    return;
+                }
                 let places = posted.iter().enumerate();
                 let places = places.map(|(index, it)| (it.id, (Arc::clone(&batch), index)));
                 self.posted.lock().extend(places);
@@ -412,22 +452,7 @@ impl Driver {
                 known.remove(&transfer.id);
             }
         }
-        let mut loud = VecDeque::new();
-        let ends: Vec<_> = posted
-            .iter()
-            .enumerate()
-            .map(|(index, transfer)| {
-                let quiescent = batch.is_task_quiescent(index);
-                if !quiescent {
-                    loud.push_back(transfer.id);
-                }
-                let peer = &transfer.location.segment.name;
-                Event::TransferEnded {
-                    transfer: transfer.id,
-                    result: result(batch.outcome(index), quiescent, peer),
-                }
-            })
-            .collect();
+        let (ends, loud) = ends_of(batch, posted);
         self.events(ends.into_iter());
         if !loud.is_empty() {
             batch.quiescent().await;
@@ -441,6 +466,24 @@ impl Driver {
             self.rearm.notify_one();
         }
     }
+}
+
+/// How the transfers of a batch ended, and which are not quiet.
+fn ends_of(batch: &Batch, posted: &[Transfer]) -> (Vec<Event>, VecDeque<TransferId>) {
+    let mut loud = VecDeque::new();
+    let end = |(index, transfer): (usize, &Transfer)| {
+        let quiescent = batch.is_task_quiescent(index);
+        if !quiescent {
+            loud.push_back(transfer.id);
+        }
+        let peer = &transfer.location.segment.name;
+        Event::TransferEnded {
+            transfer: transfer.id,
+            result: result(batch.outcome(index), quiescent, peer),
+        }
+    };
+    let ends = posted.iter().enumerate().map(end).collect();
+    (ends, loud)
 }
 
 /// Sorts transfers by the name of their segment.
@@ -472,6 +515,57 @@ impl Inner {
             list,
             next: self.core.next_deadline(),
             idle: self.core.is_idle(),
+        }
+    }
+}
+
+/// Whatever was granted goes back, though nobody waits for it any more.
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let inner = self.inner.get_mut();
+        inner.core.withdraw(Clock.now());
+        for action in inner.drain().list {
+            if let Action::CallMaster {
+                request, deadline, ..
+            } = action
+            {
+                self.master.submit(request, deadline, |_| ());
+            }
+        }
+    }
+}
+
+/// Tells the core where the process's own segment is, and when space is short.
+async fn stay_home(
+    driver: Weak<Driver>,
+    master: MasterClient,
+    mut life: watch::Receiver<Option<SegmentInfo>>,
+) {
+    let mut events = master.subscribe();
+    life.mark_changed();
+    loop {
+        let reclaimed = tokio::select! {
+            changed = life.changed() => {
+                let Some(driver) = driver.upgrade() else { return };
+                if changed.is_err() {
+                    driver.home(None);
+                    return;
+                }
+                let segment = life.borrow_and_update().clone();
+                driver.home(segment);
+                continue;
+            }
+            event = events.next() => match event {
+                Some(SessionEvent::Reclaim | SessionEvent::Missed(_)) => true,
+                Some(_) => false,
+                None => return,
+            },
+        };
+        let Some(driver) = driver.upgrade() else {
+            return;
+        };
+        if reclaimed {
+            driver.event(Event::Reclaim);
         }
     }
 }

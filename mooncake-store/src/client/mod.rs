@@ -2,9 +2,12 @@
 
 mod call;
 mod driver;
+mod mount;
 mod real;
 mod scratch;
 mod transfer;
+
+pub(crate) use mount::Mount;
 
 pub use call::{Client, GetInto, PutFrom, Value};
 pub use real::{ClientOptions, RealClient};

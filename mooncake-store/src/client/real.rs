@@ -1,23 +1,24 @@
 //! The client of a process that talks to the store itself.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use mooncake_tent::{
     Buffer, Memory, Permission, RegisterOptions, TcpConfig, TcpTransport, TentEngine,
     TransferEngine,
 };
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::{
     call::{BoxFuture, Client, GetInto, PutFrom, Value},
     driver::{Driver, Finished, Place},
+    mount::Mount,
 };
 use crate::{
     ErrorCode, Fault, Retry, StoreError,
     core::{
         ClientCore, Description, Existence, GetItem, Got, Incarnation, Operation, Outcome, PutItem,
-        PutOptions, RemoveOptions, Settings,
+        PutOptions, RemoveOptions, SegmentInfo, Settings,
     },
     master::{ConnectOptions, Hello, MasterClient},
     time::Clock,
@@ -35,6 +36,13 @@ pub struct ClientOptions {
     pub operation_deadline: Duration,
     /// How long one attempt to connect may take.
     pub connect_deadline: Duration,
+    /// Memory that the client's process lends to the store; 0: none. Puts go there first.
+    pub segment_bytes: u64,
+    /// Where the engine's control service listens if memory is lent; its address is the segment's
+    /// name.
+    pub listen: SocketAddr,
+    /// Where peers' data connections are accepted if memory is lent.
+    pub data_listen: SocketAddr,
 }
 
 impl Default for ClientOptions {
@@ -44,6 +52,9 @@ impl Default for ClientOptions {
             name: format!("client-{}", std::process::id()),
             operation_deadline: Duration::from_secs(5),
             connect_deadline: Duration::from_secs(1),
+            segment_bytes: 0,
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            data_listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         }
     }
 }
@@ -58,24 +69,29 @@ pub struct RealClient {
     operation_deadline: Duration,
     /// Engine and session end with the client.
     owned: bool,
+    /// What the client itself lends.
+    mount: Option<Arc<Mount>>,
 }
 
 impl RealClient {
     /// Connects to the master at `address`, with an engine of its own that reaches nodes over TCP
-    /// and offers nothing itself. Call it within a tokio runtime.
+    /// and offers nothing itself, unless [memory is lent](ClientOptions::segment_bytes). Call it
+    /// within a tokio runtime.
     ///
     /// # Errors
     ///
-    /// The master does not answer, or the engine cannot start.
+    /// The master does not answer, the engine cannot start, or there is no memory to lend.
     pub async fn connect(address: &str, options: ClientOptions) -> Result<Self, StoreError> {
+        let lends = options.segment_bytes > 0;
         let mut tcp = TcpConfig::default();
-        tcp.listen = None;
+        tcp.listen = lends.then_some(options.data_listen);
         tcp.connect_timeout = options.connect_deadline;
-        let engine = TentEngine::builder()
-            .without_control()
-            .transport(TcpTransport::new(tcp))
-            .build()
-            .await?;
+        let builder = TentEngine::builder().transport(TcpTransport::new(tcp));
+        let builder = match lends {
+            true => builder.listen(options.listen),
+            false => builder.without_control(),
+        };
+        let engine = builder.build().await?;
         let engine: Arc<dyn TransferEngine> = Arc::new(engine);
         let connect = ConnectOptions {
             connect_timeout: options.connect_deadline,
@@ -87,10 +103,15 @@ impl RealClient {
             name: options.name.clone(),
         };
         let master = MasterClient::connect(address, hello, connect).await?;
-        Ok(Self {
-            owned: true,
-            ..Self::over(engine, master, options.operation_deadline)
-        })
+        let mut client = Self::over(engine, master, options.operation_deadline);
+        client.owned = true;
+        if lends {
+            let (engine, master) = (Arc::clone(&client.engine), client.master.clone());
+            let mount = Mount::start(engine, master, options.segment_bytes, options.name).await?;
+            client.lend(mount.life());
+            client.mount = Some(Arc::new(mount));
+        }
+        Ok(client)
     }
 
     /// A client over an engine and a session that exist already, and go on after it. The session
@@ -109,7 +130,13 @@ impl RealClient {
             master,
             operation_deadline,
             owned: false,
+            mount: None,
         }
+    }
+
+    /// Puts into this segment of the process first, through all its lives.
+    pub(crate) fn lend(&self, life: watch::Receiver<Option<SegmentInfo>>) {
+        self.driver.follow(life);
     }
 
     /// The same client with another patience.
@@ -153,9 +180,13 @@ impl RealClient {
     /// Transfers could not be proven quiet within the budget.
     pub async fn close(&self, budget: Duration) -> Result<(), StoreError> {
         let end = Clock.now() + budget;
+        self.driver.withdraw();
         self.driver.settle(budget / 2).await;
         if !self.owned {
             return Ok(());
+        }
+        if let Some(mount) = &self.mount {
+            mount.end(end.since(Clock.now()) / 4).await;
         }
         let quiet = self.engine.shutdown(end.since(Clock.now()) / 2).await;
         let left = end.since(Clock.now());

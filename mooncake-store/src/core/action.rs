@@ -143,6 +143,8 @@ pub enum Event {
         /// Which.
         transfer: TransferId,
     },
+    /// The master is short of space: what it has set aside and is not in use should go back.
+    Reclaim,
     /// Time has passed: see [`ClientCore::next_deadline`](super::ClientCore::next_deadline).
     Tick,
     /// A transfer ended.

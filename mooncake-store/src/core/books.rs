@@ -3,25 +3,33 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use mooncake_proto::master::{KeyIncarnation, PutRevokeRequest, ReleaseRequest};
+use mooncake_proto::{
+    Applied, Fault,
+    master::{KeyIncarnation, PutRevokeRequest, ReleaseRequest},
+};
 use rustc_hash::FxHashMap;
 
 use super::{
-    Action, CallId, Incarnation, Location, MasterRequest, OpId, Settings, TransferId,
+    Action, CallId, Incarnation, Location, MasterAnswer, MasterRequest, OpId, Settings, TransferId,
+    home::{Granted, Home},
     lease::{LeaseId, Leases},
     peers::Peers,
+    wire::malformed,
 };
 use crate::time::Time;
 
 /// What a call is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
+    Grant(Granted),
     Lookup,
+    Put,
     PutEnd,
     PutRevoke,
     /// With the keys, so that grants can be given back when their operation is over.
     PutStart(Vec<Bytes>),
     Query,
+    ReturnGrants(Vec<Granted>),
     /// Nobody waits for the answer.
     Unattended,
 }
@@ -43,6 +51,8 @@ struct Transfer {
     op: OpId,
     item: usize,
     lease: Option<LeaseId>,
+    /// The grant that it writes to.
+    grant: Option<u64>,
     ended: bool,
     quiet: bool,
 }
@@ -59,6 +69,7 @@ pub(super) struct TransferPlan {
 #[derive(Debug)]
 pub(super) struct Books {
     pub(super) settings: Settings,
+    pub(super) home: Home,
     pub(super) leases: Leases,
     pub(super) peers: Peers,
     actions: VecDeque<Action>,
@@ -74,6 +85,7 @@ impl Books {
     pub(super) fn new(settings: Settings) -> Self {
         Self {
             settings,
+            home: Home::default(),
             leases: Leases::new(),
             peers: Peers::default(),
             actions: VecDeque::new(),
@@ -94,7 +106,10 @@ impl Books {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.calls.is_empty() && self.transfers.is_empty() && self.leases.is_empty()
+        self.calls.is_empty()
+            && self.transfers.is_empty()
+            && self.leases.is_empty()
+            && self.home.is_idle()
     }
 
     pub(super) fn call(&mut self, call: Call, request: MasterRequest, deadline: Time) {
@@ -127,6 +142,44 @@ impl Books {
         self.call(Call::unattended(now), request, deadline);
     }
 
+    /// Returns grants that are over, and asks for more if there are few.
+    pub(super) fn tend_home(&mut self, now: Time) {
+        while let Some((grants, request)) = self.home.next_return(now) {
+            let deadline = now + self.settings.put_deadline;
+            let call = Call::of_home(now, Purpose::ReturnGrants(grants));
+            self.call(call, request, deadline);
+        }
+        if let Some((grant, request)) = self.home.next_ask(now, self.settings.granted_bytes) {
+            let deadline = now + self.settings.put_deadline;
+            let call = Call::of_home(now, Purpose::Grant(grant));
+            self.call(call, request, deadline);
+        }
+    }
+
+    /// What became of a call of [`tend_home`](Self::tend_home).
+    pub(super) fn heard_of_home(
+        &mut self,
+        now: Time,
+        purpose: Purpose,
+        result: Result<MasterAnswer, Fault>,
+    ) {
+        let nonsense = || malformed("something else than was asked");
+        match (purpose, result) {
+            (Purpose::Grant(grant), Ok(MasterAnswer::Grant(answer))) => {
+                self.home.granted(now, grant, &answer);
+            }
+            (Purpose::Grant(grant), result) => {
+                let fault = result.err();
+                let fault = fault.unwrap_or_else(|| nonsense().with_effect(Applied::Unknown, true));
+                self.home.not_granted(now, grant, &fault);
+            }
+            (Purpose::ReturnGrants(grants), Err(fault)) => {
+                self.home.not_returned(now, grants, &fault);
+            }
+            _ => {}
+        }
+    }
+
     /// Releases leases if it is time.
     pub(super) fn release(&mut self, now: Time) {
         let company = std::mem::take(&mut self.called);
@@ -140,7 +193,7 @@ impl Books {
 
     pub(super) fn read(&mut self, plan: TransferPlan, lease: LeaseId) -> TransferId {
         self.leases.hold(lease);
-        let transfer = self.transfer(&plan, Some(lease));
+        let transfer = self.transfer(&plan, Some(lease), None);
         self.push(Action::Read {
             transfer,
             op: plan.op,
@@ -151,8 +204,12 @@ impl Books {
         transfer
     }
 
-    pub(super) fn write(&mut self, plan: TransferPlan) -> TransferId {
-        let transfer = self.transfer(&plan, None);
+    /// `grant`: the number of the grant that it writes to.
+    pub(super) fn write(&mut self, plan: TransferPlan, grant: Option<u64>) -> TransferId {
+        if let Some(number) = grant {
+            self.home.write_begins(number);
+        }
+        let transfer = self.transfer(&plan, None, grant);
         self.push(Action::Write {
             transfer,
             op: plan.op,
@@ -163,7 +220,12 @@ impl Books {
         transfer
     }
 
-    fn transfer(&mut self, plan: &TransferPlan, lease: Option<LeaseId>) -> TransferId {
+    fn transfer(
+        &mut self,
+        plan: &TransferPlan,
+        lease: Option<LeaseId>,
+        grant: Option<u64>,
+    ) -> TransferId {
         let id = TransferId(self.next_transfer);
         self.next_transfer += 1;
         self.transfers.insert(
@@ -172,6 +234,7 @@ impl Books {
                 op: plan.op,
                 item: plan.item,
                 lease,
+                grant,
                 ended: false,
                 quiet: false,
             },
@@ -220,20 +283,27 @@ impl Books {
     fn forget_if_quiet(&mut self, now: Time, id: TransferId) {
         let over = |transfer: &Transfer| transfer.ended && transfer.quiet;
         if self.transfers.get(&id).is_some_and(over)
-            && let Some(Transfer {
-                lease: Some(lease), ..
-            }) = self.transfers.remove(&id)
+            && let Some(Transfer { lease, grant, .. }) = self.transfers.remove(&id)
         {
-            self.leases.drop_hold(now, &self.settings, lease);
+            if let Some(lease) = lease {
+                self.leases.drop_hold(now, &self.settings, lease);
+            }
+            if let Some(number) = grant {
+                self.home.write_is_quiet(number);
+            }
         }
     }
 }
 
 impl Call {
     const fn unattended(sent_at: Time) -> Self {
+        Self::of_home(sent_at, Purpose::Unattended)
+    }
+
+    const fn of_home(sent_at: Time, purpose: Purpose) -> Self {
         Self {
             op: None,
-            purpose: Purpose::Unattended,
+            purpose,
             items: Vec::new(),
             sent_at,
         }

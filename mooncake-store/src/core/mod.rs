@@ -25,6 +25,8 @@
 //! - An operation ends at its deadline. If bytes may still move by then, the fault of that key says
 //!   `quiescent: false`: the driver keeps the buffer until the transfer is quiet, whose report the
 //!   core still wants, since it releases the lease then.
+//! - A put into the client's own segment is asked for after its bytes are there, and space of it is
+//!   returned, or used again, only when no byte of an earlier write can land there any more.
 //! - What the master granted is given back: leases released or over, puts ended, revoked or left
 //!   to their deadline; also when the answer came after the operation's end.
 
@@ -32,6 +34,7 @@ mod action;
 mod books;
 mod gather;
 mod get;
+mod home;
 mod lease;
 mod operation;
 mod peers;
@@ -84,6 +87,8 @@ pub struct Settings {
     pub linger: Duration,
     /// How long a put may take from its start to its end; the master's hello says it.
     pub put_deadline: Duration,
+    /// Space that is kept for puts to come in a segment of the client's own, about.
+    pub granted_bytes: u64,
 }
 
 impl Default for Settings {
@@ -92,6 +97,7 @@ impl Default for Settings {
             batch: 64,
             linger: Duration::from_millis(5),
             put_deadline: Duration::from_secs(30),
+            granted_bytes: 32 << 20,
         }
     }
 }
@@ -178,6 +184,26 @@ impl ClientCore {
         self.books.settings.put_deadline = put_deadline;
     }
 
+    /// The process of this client lends `segment` to the store, in a life of which the core has not
+    /// heard before. Puts of one replica go there while there is space, and need one call for that.
+    /// Grants of space get numbers from `first_grant` on, which nobody else in this session may use.
+    pub fn lend(&mut self, now: Time, segment: SegmentInfo, first_grant: u64) {
+        self.books.home.lend(segment, first_grant);
+        self.books.tend_home(now);
+    }
+
+    /// Bytes that are set aside for puts to come.
+    #[must_use]
+    pub fn granted(&self) -> u64 {
+        self.books.home.free()
+    }
+
+    /// The process lends nothing any more, or its segment is about to get another life.
+    pub fn withdraw(&mut self, now: Time) {
+        self.books.home.withdraw();
+        self.books.tend_home(now);
+    }
+
     /// Starts an operation, which ends at `deadline` at the latest.
     pub fn start(&mut self, now: Time, operation: Operation, deadline: Time) -> OpId {
         let op = OpId(self.next_op);
@@ -206,6 +232,7 @@ impl ClientCore {
                 procedure.begin(now, books, op, deadline);
             }
         });
+        self.books.tend_home(now);
         self.books.release(now);
         op
     }
@@ -215,12 +242,14 @@ impl ClientCore {
         match event {
             Event::MasterAnswered { call, answer } => self.answered(now, call, answer),
             Event::MasterFailed { call, fault } => {
-                if let Some(call) = self.books.take_call(call)
-                    && let Some(op) = call.op
-                {
-                    self.advance(now, op, |procedure, books| {
-                        procedure.failed(now, books, call, fault);
-                    });
+                if let Some(call) = self.books.take_call(call) {
+                    if let Some(op) = call.op {
+                        self.advance(now, op, |procedure, books| {
+                            procedure.failed(now, books, call, fault);
+                        });
+                    } else {
+                        self.books.heard_of_home(now, call.purpose, Err(fault));
+                    }
                 }
             }
             Event::Quiet { transfer } => {
@@ -229,6 +258,9 @@ impl ClientCore {
                         procedure.quiet(now, books, (transfer, item));
                     });
                 }
+            }
+            Event::Reclaim => {
+                self.books.home.reclaim(now);
             }
             Event::Tick => {}
             Event::TransferEnded { transfer, result } => {
@@ -248,6 +280,7 @@ impl ClientCore {
         {
             self.advance(now, op, |_, _| {});
         }
+        self.books.tend_home(now);
         self.books.release(now);
     }
 
@@ -260,7 +293,8 @@ impl ClientCore {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         let timer = self.timers.first().map_or(Time::NEVER, |(at, _)| *at);
-        let next = timer.min(self.books.leases.due());
+        let own = self.books.leases.due().min(self.books.home.due());
+        let next = timer.min(own);
         (next < Time::NEVER).then_some(next)
     }
 
@@ -275,6 +309,7 @@ impl ClientCore {
             return;
         };
         let Some(op) = call.op else {
+            self.books.heard_of_home(now, call.purpose, Ok(answer));
             return;
         };
         let begins = matches!(call.purpose, Purpose::Lookup | Purpose::PutStart(_));

@@ -1,4 +1,5 @@
-//! Put: ask for memory, write every replica, and only then make the object readable.
+//! Put: ask for memory, write every replica, and only then make the object readable. In memory of our
+//! own that was set aside before, it is written first, and one call does the rest.
 
 use std::{collections::HashSet, mem, sync::Arc, time::Duration};
 
@@ -6,7 +7,8 @@ use bytes::Bytes;
 use mooncake_proto::{
     Applied, Fault, Retry,
     master::{
-        self, PutEndRequest, PutRevokeRequest, PutStartRequest, PutStartResponse, put_start_result,
+        self, PlacedItem, PutEndRequest, PutRequest, PutResponse, PutRevokeRequest,
+        PutStartRequest, PutStartResponse, put_result, put_start_result,
     },
     status::ErrorCode,
 };
@@ -16,6 +18,7 @@ use super::{
     Books, Gather, Incarnation, Location, MasterAnswer, MasterRequest, OpId, Outcome, Procedure,
     PutItem, PutOptions, SegmentId, SegmentInfo, TransferFault, TransferId,
     books::{Call, Purpose, TransferPlan, key_incarnation},
+    home::Piece,
     peers::Attempt,
     results::{Results, timed_out},
     wire::{SegmentTable, key_result, malformed},
@@ -47,6 +50,17 @@ pub(super) struct Put {
     moved: HashSet<usize>,
     /// Where attempts have failed.
     avoided: Vec<SegmentId>,
+    /// What was granted to us was given up for space that could not be found.
+    yielded: bool,
+}
+
+/// By what right an item is written.
+#[derive(Clone, Copy, Debug)]
+enum Ticket {
+    /// In space of our own that was granted before.
+    Placed(Piece),
+    /// The master was asked for memory first.
+    Started(Incarnation),
 }
 
 /// Where a key stands that has no result yet.
@@ -65,7 +79,7 @@ enum State {
     /// It will be asked again; if there is no time for that, this is the result.
     Waiting { fault: Fault },
     Writing {
-        incarnation: Incarnation,
+        ticket: Ticket,
         attempt: Attempt,
         /// Writes of which bytes may still move, and where.
         moving: SmallVec<[(TransferId, Arc<SegmentInfo>); 2]>,
@@ -73,10 +87,7 @@ enum State {
         fault: Option<Fault>,
     },
     /// All replicas are written.
-    Written {
-        incarnation: Incarnation,
-        sent: bool,
-    },
+    Written { ticket: Ticket, sent: bool },
 }
 
 impl Put {
@@ -94,6 +105,7 @@ impl Put {
             again: Vec::new(),
             moved: HashSet::new(),
             avoided: Vec::new(),
+            yielded: false,
         }
     }
 
@@ -113,7 +125,7 @@ impl Put {
                     self.granted(now, books, item, object, &segments, deadline);
                 }
                 Some(put_start_result::Result::Error(detail)) => {
-                    self.refused(now, item, detail.into());
+                    self.refused(now, books, item, detail.into());
                 }
                 None => self.set(item, Err(malformed("a result that says nothing"))),
             }
@@ -121,17 +133,51 @@ impl Put {
     }
 
     /// Waits for space if that is wanted, and there is time.
-    fn refused(&mut self, now: Time, item: usize, fault: Fault) {
+    fn refused(&mut self, now: Time, books: &mut Books, item: usize, fault: Fault) {
         let full = matches!(fault.code, ErrorCode::NoSpace | ErrorCode::Busy);
+        if full && !mem::replace(&mut self.yielded, true) && books.home.reclaim(now) {
+            // Before it is asked again.
+            books.tend_home(now);
+            self.ask_again(now, item, fault);
+            return;
+        }
         match fault.retry {
             Retry::Later(after) if full && self.options.wait_for_space => {
                 // Those that wait should not all ask in the same moment.
                 let at = now + after + after * (item as u32 % 8) / 16;
-                self.states[item] = State::Waiting { fault };
-                self.again.push((at, item));
+                self.ask_again(at, item, fault);
             }
             _ => self.set(item, Err(fault)),
         }
+    }
+
+    fn ask_again(&mut self, at: Time, item: usize, fault: Fault) {
+        self.states[item] = State::Waiting { fault };
+        self.again.push((at, item));
+    }
+
+    /// Whether the client's own segment is the place to be tried first.
+    fn prefers(&self, home: &SegmentInfo) -> bool {
+        let first = self.options.preferred_segments.first();
+        self.options.replicas <= 1 && first.is_none_or(|name| *name == home.name)
+    }
+
+    /// Begins to write what fits into space of our own; returns the others.
+    fn place(&mut self, now: Time, books: &mut Books, items: Vec<usize>) -> Vec<usize> {
+        if !books.home.segment().is_some_and(|home| self.prefers(home)) {
+            return items;
+        }
+        let mut others = Vec::new();
+        for item in items {
+            match books.home.carve(self.items[item].length) {
+                Some((piece, location)) => {
+                    let ticket = Ticket::Placed(piece);
+                    self.write(now, books, item, ticket, vec![location], self.deadline);
+                }
+                None => others.push(item),
+            }
+        }
+        others
     }
 
     fn ask(&mut self, now: Time, books: &mut Books, items: Vec<usize>) {
@@ -147,10 +193,17 @@ impl Put {
         }
         avoided.truncate(MAX_AVOIDED);
         let avoided = avoided.into_iter();
+        let mut preferred = self.options.preferred_segments.clone();
+        if let Some(home) = books.home.segment()
+            && preferred.is_empty()
+            && self.prefers(home)
+        {
+            preferred.push(home.name.clone());
+        }
         let request = MasterRequest::PutStart(PutStartRequest {
             items: items.iter().map(wire).collect(),
             replicas: self.options.replicas,
-            preferred_segments: self.options.preferred_segments.clone(),
+            preferred_segments: preferred,
             upsert: self.options.upsert,
             avoided_segments: avoided.map(|id| id.0.to_vec().into()).collect(),
             ..PutStartRequest::default()
@@ -178,30 +231,47 @@ impl Put {
         };
         match self.destinations(item, object, segments) {
             Ok(locations) => {
-                let (op, mut moving) = (self.op, SmallVec::new());
-                for location in locations {
-                    let segment = Arc::clone(&location.segment);
-                    let write = books.write(TransferPlan {
-                        op,
-                        item,
-                        location,
-                        deadline,
-                    });
-                    moving.push((write, segment));
-                }
-                self.writing += 1;
-                self.states[item] = State::Writing {
-                    incarnation,
-                    attempt: Attempt {
-                        began: now,
-                        ends: deadline,
-                    },
-                    moving,
-                    fault: None,
-                };
+                let ticket = Ticket::Started(incarnation);
+                self.write(now, books, item, ticket, locations, deadline);
             }
             Err(fault) => self.spoil(now, books, item, incarnation, fault),
         }
+    }
+
+    fn write(
+        &mut self,
+        now: Time,
+        books: &mut Books,
+        item: usize,
+        ticket: Ticket,
+        locations: Vec<Location>,
+        deadline: Time,
+    ) {
+        let (op, mut moving) = (self.op, SmallVec::new());
+        let grant = match ticket {
+            Ticket::Placed(piece) => Some(piece.grant),
+            Ticket::Started(_) => None,
+        };
+        for location in locations {
+            let segment = Arc::clone(&location.segment);
+            let plan = TransferPlan {
+                op,
+                item,
+                location,
+                deadline,
+            };
+            moving.push((books.write(plan, grant), segment));
+        }
+        self.writing += 1;
+        self.states[item] = State::Writing {
+            ticket,
+            attempt: Attempt {
+                began: now,
+                ends: deadline,
+            },
+            moving,
+            fault: None,
+        };
     }
 
     /// Where to write an item, if the grant is for it and all of it can be written.
@@ -239,9 +309,9 @@ impl Put {
     }
 
     /// A write of an item can land no more.
-    fn stopped(&mut self, now: Time, books: &Books, item: usize, transfer: TransferId) {
+    fn stopped(&mut self, now: Time, books: &mut Books, item: usize, transfer: TransferId) {
         let State::Writing {
-            incarnation,
+            ticket,
             moving,
             fault,
             ..
@@ -253,16 +323,21 @@ impl Put {
         if !moving.is_empty() {
             return;
         }
-        let incarnation = *incarnation;
+        let ticket = *ticket;
         self.writing -= 1;
-        if let Some(fault) = fault.take() {
-            self.spoil(now, books, item, incarnation, fault);
-        } else {
-            self.states[item] = State::Written {
-                incarnation,
-                sent: false,
-            };
-            self.ends.push(now, &books.settings, item);
+        match (ticket, fault.take()) {
+            (Ticket::Started(incarnation), Some(fault)) => {
+                self.spoil(now, books, item, incarnation, fault);
+            }
+            (Ticket::Placed(piece), Some(fault)) => {
+                books.home.take_back(piece);
+                self.ask_again(now, item, fault);
+            }
+            (_, None) => {
+                let sent = false;
+                self.states[item] = State::Written { ticket, sent };
+                self.ends.push(now, &books.settings, item);
+            }
         }
     }
 
@@ -270,7 +345,10 @@ impl Put {
     fn send(&mut self, items: &[usize]) -> Vec<(Bytes, Incarnation)> {
         let mut grants = Vec::with_capacity(items.len());
         for item in items {
-            if let State::Written { incarnation, sent }
+            if let State::Written {
+                ticket: Ticket::Started(incarnation),
+                sent,
+            }
             | State::Spoiled {
                 incarnation, sent, ..
             } = &mut self.states[*item]
@@ -284,9 +362,105 @@ impl Put {
 
     fn ended_at_master(&mut self, call: Call, answers: Vec<master::KeyResult>) {
         for (item, answer) in call.items.into_iter().zip(answers) {
-            if let State::Written { incarnation, .. } = self.states[item] {
+            if let State::Written {
+                ticket: Ticket::Started(incarnation),
+                ..
+            } = self.states[item]
+            {
                 self.set(item, key_result(answer.error).map(|()| incarnation));
             }
+        }
+    }
+
+    /// The piece of our own in which an item is written.
+    fn piece(&self, item: usize) -> Option<Piece> {
+        match self.states[item] {
+            State::Written {
+                ticket: Ticket::Placed(piece),
+                ..
+            } => Some(piece),
+            _ => None,
+        }
+    }
+
+    /// Asks the master to make readable what is written in pieces of our own.
+    fn put(&mut self, now: Time, books: &mut Books, placed: Vec<(usize, Piece)>) {
+        let Some((_, Piece { segment, .. })) = placed.first() else {
+            return;
+        };
+        let wire = |(item, piece): &(usize, Piece)| PlacedItem {
+            key: self.items[*item].key.clone(),
+            length: self.items[*item].length,
+            grant: piece.grant,
+            offset: piece.offset,
+        };
+        let request = MasterRequest::Put(PutRequest {
+            segment: segment.0.to_vec().into(),
+            items: placed.iter().map(wire).collect(),
+            upsert: self.options.upsert,
+            ..PutRequest::default()
+        });
+        let items: Vec<_> = placed.into_iter().map(|(item, _)| item).collect();
+        for item in &items {
+            if let State::Written { sent, .. } = &mut self.states[*item] {
+                *sent = true;
+            }
+        }
+        let call = self.call(now, Purpose::Put, items);
+        books.call(call, request, self.deadline);
+    }
+
+    fn put_at_master(&mut self, now: Time, books: &mut Books, call: Call, answer: PutResponse) {
+        for (item, answer) in call.items.into_iter().zip(answer.results) {
+            let Some(piece) = self.piece(item) else {
+                continue;
+            };
+            match answer.result {
+                Some(put_result::Result::Incarnation(incarnation)) => {
+                    books.home.consume(piece);
+                    self.set(item, Ok(incarnation.into()));
+                }
+                Some(put_result::Result::Error(detail)) => {
+                    let fault = Fault::from(detail);
+                    if fault.code == ErrorCode::Stale {
+                        books.home.lose(piece);
+                        self.ask_again(now, item, fault);
+                    } else {
+                        books.home.take_back(piece);
+                        self.set(item, Err(fault));
+                    }
+                }
+                None => {
+                    books.home.lose(piece);
+                    self.set(item, Err(malformed("a result that says nothing")));
+                }
+            }
+        }
+    }
+
+    /// The master did not say what became of these, or refuses them all.
+    fn put_failed(&mut self, now: Time, books: &mut Books, items: Vec<usize>, fault: &Fault) {
+        for item in items {
+            let Some(piece) = self.piece(item) else {
+                continue;
+            };
+            let nothing = fault.applied == Applied::Nothing;
+            // It does not know this life of our segment: it may still place the object elsewhere.
+            let homeless = matches!(
+                fault.code,
+                ErrorCode::IllegalClient | ErrorCode::SegmentNotFound
+            );
+            if nothing && homeless {
+                books.home.lose(piece);
+                self.ask_again(now, item, fault.clone());
+                continue;
+            }
+            if nothing {
+                books.home.take_back(piece);
+            } else {
+                books.home.lose(piece);
+            }
+            self.set(item, Err(fault.clone()));
         }
     }
 
@@ -300,8 +474,7 @@ impl Put {
             let fault = fault.clone();
             let elsewhere = matches!(fault.retry, Retry::Elsewhere | Retry::AfterRefresh);
             if heard && elsewhere && self.moved.insert(item) {
-                self.states[item] = State::Waiting { fault };
-                self.again.push((now, item));
+                self.ask_again(now, item, fault);
             } else {
                 self.set(item, Err(fault));
             }
@@ -339,6 +512,7 @@ impl Procedure for Put {
                 Err(fault) => self.set(item, Err(fault)),
             }
         }
+        let items = self.place(now, books, items);
         if !items.is_empty() {
             self.ask(now, books, items);
         }
@@ -352,6 +526,9 @@ impl Procedure for Put {
             {
                 self.started(now, books, call, answer);
             }
+            (Purpose::Put, MasterAnswer::Put(answer)) if answer.results.len() == asked => {
+                self.put_at_master(now, books, call, answer);
+            }
             (Purpose::PutEnd, MasterAnswer::PutEnd(answer)) if answer.results.len() == asked => {
                 self.ended_at_master(call, answer.results);
             }
@@ -364,13 +541,17 @@ impl Procedure for Put {
         }
     }
 
-    fn failed(&mut self, now: Time, _books: &mut Books, call: Call, mut fault: Fault) {
+    fn failed(&mut self, now: Time, books: &mut Books, call: Call, mut fault: Fault) {
         if call.purpose == Purpose::PutRevoke {
             self.revoked(now, call, false);
             return;
         }
         // No write is under way for these keys, whatever became of the message.
         fault.quiescent = true;
+        if call.purpose == Purpose::Put {
+            self.put_failed(now, books, call.items, &fault);
+            return;
+        }
         for item in call.items {
             self.set(item, Err(fault.clone()));
         }
@@ -448,6 +629,15 @@ impl Procedure for Put {
         }
         let last = self.writing == 0;
         let items = self.ends.take(now, &books.settings, last);
+        let placed = items
+            .iter()
+            .filter_map(|&item| Some((item, self.piece(item)?)));
+        let placed: Vec<_> = placed.collect();
+        let items: Vec<_> = items
+            .into_iter()
+            .filter(|item| self.piece(*item).is_none())
+            .collect();
+        self.put(now, books, placed);
         if !items.is_empty() {
             let request = MasterRequest::PutEnd(PutEndRequest {
                 items: self.send(&items).into_iter().map(key_incarnation).collect(),
@@ -480,7 +670,15 @@ impl Procedure for Put {
                 State::New => timed_out("put_start", Applied::Nothing, true),
                 State::Waiting { fault } => fault,
                 State::Starting => timed_out("put_start", Applied::Unknown, true),
-                State::Writing { moving, fault, .. } => {
+                State::Writing {
+                    ticket,
+                    moving,
+                    fault,
+                    ..
+                } => {
+                    if let Ticket::Placed(piece) = ticket {
+                        books.home.lose(piece);
+                    }
                     let mut late = timed_out("write", Applied::Unknown, false);
                     for (transfer, segment) in moving {
                         books.cancel(transfer);
@@ -491,13 +689,23 @@ impl Procedure for Put {
                                       memory back when the put's own deadline is over";
                     fault.with_effect(Applied::Unknown, false)
                 }
-                State::Written { incarnation, sent } => {
-                    if sent {
-                        timed_out("put_end", Applied::Unknown, true)
-                    } else {
-                        unsent.push((self.items[item].key.clone(), incarnation));
-                        timed_out("put_end", Applied::Nothing, true)
+                State::Written { ticket, sent: true } => {
+                    if let Ticket::Placed(piece) = ticket {
+                        books.home.lose(piece);
                     }
+                    timed_out("put_end", Applied::Unknown, true)
+                }
+                State::Written {
+                    ticket,
+                    sent: false,
+                } => {
+                    match ticket {
+                        Ticket::Placed(piece) => books.home.take_back(piece),
+                        Ticket::Started(incarnation) => {
+                            unsent.push((self.items[item].key.clone(), incarnation));
+                        }
+                    }
+                    timed_out("put_end", Applied::Nothing, true)
                 }
                 State::Spoiled {
                     incarnation,

@@ -28,6 +28,8 @@ pub enum SessionEvent {
     Missed(u64),
     /// Work waits for us at the master.
     Nudge,
+    /// The master is short of space: what it has set aside for us and is not in use should go back.
+    Reclaim,
 }
 
 /// A subscription.

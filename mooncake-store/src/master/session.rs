@@ -238,6 +238,7 @@ impl Session {
                     answers.push(answer);
                 }
                 Some(event::Event::Nudge(_)) => self.emit(SessionEvent::Nudge),
+                Some(event::Event::Reclaim(_)) => self.emit(SessionEvent::Reclaim),
                 Some(event::Event::Invalidate(invalidate)) => {
                     let objects = invalidate.objects.into_iter();
                     let void = objects.map(|object| {

@@ -52,14 +52,18 @@ impl Kind {
             | MasterRequest::ListSegments(_)
             | MasterRequest::Lookup(_)
             | MasterRequest::Ping(_) => Self::Read,
-            MasterRequest::MountSegment(_)
+            MasterRequest::Grant(_)
+            | MasterRequest::MountSegment(_)
+            | MasterRequest::Put(_)
             | MasterRequest::PutEnd(_)
             | MasterRequest::PutRevoke(_)
             | MasterRequest::PutStart(_)
             | MasterRequest::Remove(_)
             | MasterRequest::RemoveAll(_)
             | MasterRequest::UnmountSegment(_) => Self::Mutation,
-            MasterRequest::Goodbye(_) | MasterRequest::Release(_) => Self::Release,
+            MasterRequest::Goodbye(_)
+            | MasterRequest::Release(_)
+            | MasterRequest::ReturnGrants(_) => Self::Release,
         }
     }
 }

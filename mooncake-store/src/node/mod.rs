@@ -1,6 +1,5 @@
 //! A node: a process that lends memory to the store.
 
-mod mount;
 mod running;
 
 pub use running::{Node, NodeOptions};

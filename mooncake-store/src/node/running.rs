@@ -2,14 +2,11 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use mooncake_tent::{
-    Memory, Permission, RegisterOptions, TcpConfig, TcpTransport, TentEngine, TransferEngine,
-};
+use mooncake_tent::{TcpConfig, TcpTransport, TentEngine, TransferEngine};
 
-use super::mount::Mount;
 use crate::{
     StoreError,
-    client::RealClient,
+    client::{Mount, RealClient},
     core::SegmentId,
     master::{ConnectOptions, Hello, MasterClient},
     time::Clock,
@@ -79,21 +76,9 @@ impl Node {
         };
         // Before the memory, which takes long to touch: a wrong address should be known at once.
         let master = MasterClient::connect(master, hello, connect).await?;
-        let bytes = options.segment_bytes;
-        let memory = tokio::task::spawn_blocking(move || {
-            let memory = Memory::allocate(bytes as usize)?;
-            memory.prefault()?;
-            std::io::Result::Ok(memory)
-        });
-        let memory = memory.await.expect("allocation does not panic");
-        let memory = memory.map_err(|source| mooncake_tent::Error::System {
-            what: format!("a segment of {bytes} bytes"),
-            source,
-        })?;
-        let permission = RegisterOptions::new(Permission::PeersReadWrite);
-        let buffer = engine.register_memory(memory, permission).await?;
-        let shared: Arc<dyn TransferEngine> = Arc::new(engine.clone());
-        let mount = Mount::start(shared, master.clone(), buffer, options.name).await?;
+        let (shared, bytes): (Arc<dyn TransferEngine>, _) =
+            (Arc::new(engine.clone()), options.segment_bytes);
+        let mount = Mount::start(shared, master.clone(), bytes, options.name).await?;
         Ok(Self {
             engine,
             master,
@@ -116,13 +101,16 @@ impl Node {
         &self.engine
     }
 
-    /// A client in the same process, which reaches the node's own memory by plain copies.
+    /// A client in the same process, which reaches the node's own memory by plain copies, and puts
+    /// there first.
     pub fn client(&self, operation_deadline: Duration) -> RealClient {
-        RealClient::over(
+        let client = RealClient::over(
             Arc::new(self.engine.clone()),
             self.master.clone(),
             operation_deadline,
-        )
+        );
+        client.lend(self.mount.life());
+        client
     }
 
     /// Takes the memory out of the store, so that nobody is sent here any more, and ends.

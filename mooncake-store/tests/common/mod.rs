@@ -6,7 +6,7 @@
     reason = "help for tests, of which each uses its part"
 )]
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use bytes::Bytes;
 use mooncake_master::{Master, MasterConfig, RunningMaster};
@@ -62,4 +62,37 @@ pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
 
 pub(crate) fn key(number: usize) -> Bytes {
     Bytes::from(format!("key-{number}"))
+}
+
+/// One of the numbers that the master tells of itself.
+pub(crate) async fn metric(admin: SocketAddr, name: &str) -> u64 {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut stream = tokio::net::TcpStream::connect(admin).await.unwrap();
+    let request = "GET /metrics HTTP/1.1\r\nhost: master\r\nconnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let line = answer.lines().find(|line| {
+        line.strip_prefix("mooncake_master_")
+            .and_then(|line| line.strip_prefix(name))
+            .is_some_and(|rest| rest.starts_with(' '))
+    });
+    let line = line.unwrap_or_else(|| panic!("{name} is not among the metrics"));
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+/// How many operations of a kind the master has performed.
+pub(crate) async fn operations(admin: SocketAddr, kind: &str) -> u64 {
+    metric(admin, &format!("operations_total{{kind=\"{kind}\"}}")).await
+}
+
+/// Waits until one of the master's numbers is as it should be.
+pub(crate) async fn until(admin: SocketAddr, name: &str, holds: impl Fn(u64) -> bool) {
+    let wait = async {
+        while !holds(metric(admin, name).await) {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(60), wait).await;
+    waited.unwrap_or_else(|_| panic!("{name} never is as it should be"));
 }

@@ -20,6 +20,9 @@ impl World {
             MasterRequest::Exist(exist) => MasterAnswer::Exist(ExistResponse {
                 results: exist.keys.iter().map(|_| ExistResult::default()).collect(),
             }),
+            MasterRequest::Grant(asked) => self.grant(&asked),
+            MasterRequest::Put(put) => self.put(put),
+            MasterRequest::ReturnGrants(back) => self.take_grants(&back),
             MasterRequest::Lookup(lookup) => self.look_up(call, lookup.keys),
             MasterRequest::PutEnd(end) => {
                 let results = end.items.into_iter().map(|item| {
@@ -157,7 +160,7 @@ impl World {
     }
 }
 
-fn error(code: ErrorCode) -> mooncake_proto::status::ErrorDetail {
+pub(super) fn error(code: ErrorCode) -> mooncake_proto::status::ErrorDetail {
     Fault::new(code, Retry::Never, "no").into()
 }
 

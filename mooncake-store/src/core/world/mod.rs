@@ -1,5 +1,6 @@
 //! A small and spiteful world that drives the core through seeded random schedules.
 
+mod home;
 mod master;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -64,6 +65,7 @@ struct World {
     /// What each lease's answer said, by location offset.
     offsets: HashMap<u64, (Bytes, Incarnation, Option<u64>)>,
     transfers: HashMap<TransferId, Moving>,
+    home: home::Homestead,
     /// Bytes that arrived while the lease held, by item.
     arrived: HashMap<(OpId, usize), Vec<(Incarnation, Bytes)>>,
 }
@@ -78,6 +80,7 @@ impl World {
                 batch: 4,
                 linger: Duration::from_micros(300),
                 put_deadline: Duration::from_micros(20_000),
+                granted_bytes: 12 * 64,
             }),
             future: BTreeMap::new(),
             unique: 0,
@@ -92,6 +95,7 @@ impl World {
             sent_at: HashMap::new(),
             offsets: HashMap::new(),
             transfers: HashMap::new(),
+            home: home::Homestead::default(),
             arrived: HashMap::new(),
         }
     }
@@ -107,12 +111,21 @@ impl World {
     }
 
     fn run(&mut self) {
+        if self.chance(60) {
+            self.lend();
+        }
         for _ in 0..30 {
             self.start_one();
+            if self.chance(2) {
+                self.core.handle(self.now, Event::Reclaim);
+                self.drain();
+            }
             for _ in 0..self.rng.random_range(0..12) {
                 self.step();
             }
         }
+        self.core.withdraw(self.now);
+        self.drain();
         while !self.core.is_idle() || !self.future.is_empty() {
             self.step();
             assert!(
@@ -123,6 +136,7 @@ impl World {
         }
         assert_eq!(self.core.next_deadline(), None, "seed {}", self.seed);
         assert_eq!(self.finished.len(), self.keys.len(), "seed {}", self.seed);
+        self.judge_home();
         for lease in self.leases.values() {
             let too_late = lease.unused_at + Duration::from_micros(300) >= lease.ends;
             assert!(
@@ -199,7 +213,9 @@ impl World {
                     moving.quiet |= result
                         .as_ref()
                         .map_or_else(|fault| fault.quiescent, |_| true);
-                    if let (Some(incarnation), Ok(_)) = (moving.write, result) {
+                    if let (Some(incarnation), Ok(_)) = (moving.write, result)
+                        && incarnation != Incarnation::default()
+                    {
                         self.written.get_mut(&incarnation).unwrap().1 += 1;
                     }
                     if let (Some(lease), Ok(_)) = (moving.lease, result)
@@ -215,6 +231,10 @@ impl World {
         }
         match &event {
             Event::TransferEnded { transfer, .. } | Event::Quiet { transfer } => {
+                let moving = &self.transfers[transfer];
+                let quiet = moving.ended && moving.quiet;
+                let whole = matches!(&event, Event::TransferEnded { result: Ok(_), .. });
+                self.wrote_home(*transfer, whole, quiet);
                 let moving = &self.transfers[transfer];
                 if let Some(lease) = moving.lease
                     && moving.ended
@@ -267,6 +287,17 @@ impl World {
                         .any(|one| one.item == at && !one.quiet);
                     assert!(!busy, "seed {}: two reads into one destination", self.seed);
                     self.moves(transfer, at, (key, incarnation), lease);
+                }
+                Action::Write {
+                    transfer,
+                    op,
+                    item,
+                    location,
+                    ..
+                } if location.segment.name == home::NAME => {
+                    self.write_home(transfer, location.offset);
+                    let key = Bytes::new();
+                    self.moves(transfer, (op, item), (key, Incarnation::default()), None);
                 }
                 Action::Write {
                     transfer,
@@ -337,6 +368,7 @@ impl World {
     }
 
     fn called(&mut self, call: CallId, request: MasterRequest) {
+        self.says_of_home(&request);
         match &request {
             MasterRequest::PutEnd(end) => {
                 for item in &end.items {
@@ -375,12 +407,18 @@ impl World {
     /// The master acts, and its answer travels or is lost.
     fn answer(&mut self, call: CallId, request: MasterRequest) {
         let fault = Fault::new(ErrorCode::RpcFailed, Retry::Here, "lost");
+        let fault = fault.with_effect(Applied::Unknown, true);
         let fate = self.rng.random_range(0..100);
         if fate < 4 {
             self.later(500, Next::Deliver(Event::MasterFailed { call, fault }));
             return;
         }
         let answer = self.act(call, request);
+        if let MasterAnswer::Error(detail) = answer {
+            let fault = Fault::from(detail);
+            self.later(500, Next::Deliver(Event::MasterFailed { call, fault }));
+            return;
+        }
         if fate < 8 {
             let lost = match answer {
                 MasterAnswer::Lookup(LookupResponse { lease, .. }) => Some(lease),
@@ -447,10 +485,11 @@ impl World {
 
 #[test]
 fn under_every_schedule_the_core_keeps_its_promises() {
-    let (mut puts, mut gets, mut faults) = (0, 0, 0);
+    let (mut puts, mut gets, mut faults, mut at_home) = (0, 0, 0, 0);
     for seed in 0..3_000 {
         let mut world = World::new(seed);
         world.run();
+        at_home += world.home.puts;
         for outcome in world.finished.values() {
             match outcome {
                 Outcome::Get(results) => {
@@ -464,7 +503,7 @@ fn under_every_schedule_the_core_keeps_its_promises() {
     }
     // A world in which nothing succeeds, or nothing fails, would prove little.
     assert!(
-        puts > 10_000 && gets > 10_000 && faults > 10_000,
-        "{puts} {gets} {faults}"
+        puts > 10_000 && gets > 10_000 && faults > 10_000 && at_home > 5_000,
+        "{puts} {gets} {faults} {at_home}"
     );
 }
