@@ -228,11 +228,11 @@ fn law_03_who_sees_quiet_sees_the_outcome_and_no_byte_moves_after_it() {
 fn who_waits_for_a_batch_is_woken_when_its_last_task_ends() {
     model(|| {
         let tasks = Arc::new(TaskSlab::new());
-        let mut batch = Batch::new(Arc::clone(&tasks), 2);
+        let mut batch = Batch::new(Arc::clone(&tasks), &Arc::default(), 2);
         let state = Arc::clone(batch.state());
         for _ in 0..2 {
             let task = add(&tasks, &state);
-            batch.refs_mut().push(task);
+            batch.opened().1.push(task);
             let tasks = Arc::clone(&tasks);
             thread::spawn(move || tasks.finish(task, COMPLETED, true));
         }
@@ -246,9 +246,9 @@ fn who_waits_for_a_batch_is_woken_when_its_last_task_ends() {
 fn who_waits_for_quiet_is_woken_after_the_end_and_then_once_more() {
     model(|| {
         let tasks = Arc::new(TaskSlab::new());
-        let mut batch = Batch::new(Arc::clone(&tasks), 1);
+        let mut batch = Batch::new(Arc::clone(&tasks), &Arc::default(), 1);
         let task = add(&tasks, &Arc::clone(batch.state()));
-        batch.refs_mut().push(task);
+        batch.opened().1.push(task);
         thread::spawn(move || {
             tasks.finish(task, Outcome::timed_out(Stage::Move, peer()), false);
             tasks.settle(task);

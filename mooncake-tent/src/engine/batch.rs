@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use super::parts::{BatchParts, PartsPool, Scratch};
 use crate::{
     platform::after,
     transport::{BatchState, Outcome, SubBatch, TaskRef, Tasks},
@@ -22,59 +23,80 @@ use crate::{
 #[derive(Debug)]
 pub struct Batch {
     tasks: Tasks,
-    state: Arc<BatchState>,
-    refs: Vec<TaskRef>,
+    /// There until it is dropped.
+    parts: Option<BatchParts>,
+    pool: Arc<PartsPool>,
     capacity: usize,
-    /// By the number of the link.
-    sub_batches: Vec<(usize, Box<dyn SubBatch>)>,
     /// Since the last submission.
     handed_over: AtomicBool,
 }
 
 impl Batch {
-    pub(crate) fn new(tasks: Tasks, capacity: usize) -> Self {
+    pub(crate) fn new(tasks: Tasks, pool: &Arc<PartsPool>, capacity: usize) -> Self {
         tasks.batch_opened();
         Self {
             tasks,
-            state: Arc::default(),
-            refs: Vec::with_capacity(capacity),
+            parts: Some(pool.take(capacity)),
+            pool: Arc::clone(pool),
             capacity,
-            sub_batches: Vec::new(),
             handed_over: AtomicBool::new(false),
         }
     }
 
-    pub(crate) fn state(&self) -> &Arc<BatchState> {
-        &self.state
+    /// For what is planned before it is submitted; it comes back by
+    /// [`return_scratch`](Self::return_scratch).
+    pub(crate) fn take_scratch(&mut self) -> Scratch {
+        std::mem::take(&mut self.parts_mut().scratch)
     }
 
-    pub(crate) fn refs_mut(&mut self) -> &mut Vec<TaskRef> {
+    pub(crate) fn return_scratch(&mut self, scratch: Scratch) {
+        self.parts_mut().scratch = scratch;
+    }
+
+    /// Where the cells of new tasks go, and the count that they are part of.
+    pub(crate) fn opened(&mut self) -> (&Arc<BatchState>, &mut Vec<TaskRef>) {
         *self.handed_over.get_mut() = false;
-        &mut self.refs
+        let parts = self.parts_mut();
+        (&parts.state, &mut parts.refs)
     }
 
-    pub(crate) fn refs(&self) -> &[TaskRef] {
-        &self.refs
-    }
-
-    /// The part that link number `link` carries, made by `make` the first time.
+    /// The tasks from `first` on, and the part that link number `link` carries, made by `make` the
+    /// first time.
     pub(crate) fn sub_batch<E>(
         &mut self,
+        first: usize,
         link: usize,
         make: impl FnOnce() -> Result<Box<dyn SubBatch>, E>,
-    ) -> Result<&dyn SubBatch, E> {
-        let known = self
-            .sub_batches
-            .iter()
-            .position(|(number, _)| *number == link);
+    ) -> Result<(&[TaskRef], &dyn SubBatch), E> {
+        let BatchParts {
+            refs, sub_batches, ..
+        } = self.parts_mut();
+        let known = sub_batches.iter().position(|(number, _)| *number == link);
         let place = match known {
             Some(place) => place,
             None => {
-                self.sub_batches.push((link, make()?));
-                self.sub_batches.len() - 1
+                sub_batches.push((link, make()?));
+                sub_batches.len() - 1
             }
         };
-        Ok(&*self.sub_batches[place].1)
+        Ok((&refs[first..], &*sub_batches[place].1))
+    }
+
+    fn parts(&self) -> &BatchParts {
+        self.parts.as_ref().expect("it has not been dropped")
+    }
+
+    fn parts_mut(&mut self) -> &mut BatchParts {
+        self.parts.as_mut().expect("it has not been dropped")
+    }
+
+    #[cfg(all(test, mooncake_loom))]
+    pub(crate) fn state(&self) -> &Arc<BatchState> {
+        &self.parts().state
+    }
+
+    pub(crate) fn refs(&self) -> &[TaskRef] {
+        &self.parts().refs
     }
 
     /// How many tasks it takes.
@@ -84,17 +106,17 @@ impl Batch {
 
     /// How many tasks it has.
     pub fn len(&self) -> usize {
-        self.refs.len()
+        self.parts().refs.len()
     }
 
     /// Nothing was submitted yet.
     pub fn is_empty(&self) -> bool {
-        self.refs.is_empty()
+        self.parts().refs.is_empty()
     }
 
     /// All its tasks have ended.
     pub fn is_terminal(&self) -> bool {
-        let terminal = self.state.is_terminal();
+        let terminal = self.parts().state.is_terminal();
         if !terminal {
             self.only_polled();
         }
@@ -103,12 +125,12 @@ impl Batch {
 
     /// No byte of it can move any more.
     pub fn is_quiescent(&self) -> bool {
-        self.state.is_quiescent()
+        self.parts().state.is_quiescent()
     }
 
     /// How task `index` ended; `None`: it has not.
     pub fn outcome(&self, index: usize) -> Option<Outcome> {
-        let task = self.refs.get(index)?;
+        let task = self.parts().refs.get(index)?;
         let outcome = self.tasks.outcome(*task);
         if outcome.is_none() {
             self.only_polled();
@@ -118,7 +140,8 @@ impl Batch {
 
     /// No byte of task `index` can move any more.
     pub fn is_task_quiescent(&self, index: usize) -> bool {
-        self.refs
+        self.parts()
+            .refs
             .get(index)
             .is_none_or(|task| self.tasks.is_quiescent(*task))
     }
@@ -134,14 +157,14 @@ impl Batch {
     }
 
     async fn until(&self, reached: fn(&BatchState) -> bool) {
-        if reached(&self.state) {
+        if reached(&self.parts().state) {
             return;
         }
         self.hand_over();
         poll_fn(|context| {
-            if !reached(&self.state) {
-                self.state.register(context.waker());
-                if !reached(&self.state) {
+            if !reached(&self.parts().state) {
+                self.parts().state.register(context.waker());
+                if !reached(&self.parts().state) {
                     return Poll::Pending;
                 }
             }
@@ -154,7 +177,7 @@ impl Batch {
     /// over before. Not for async code, which it would block.
     pub fn wait(&self, budget: Duration) -> bool {
         let end = after(budget);
-        while !self.state.is_terminal() {
+        while !self.parts().state.is_terminal() {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 self.hand_over();
@@ -171,14 +194,14 @@ impl Batch {
 
     fn drive(&self, budget: Duration) -> bool {
         // With several links at work, none of them may hold us for long.
-        let share = match self.sub_batches.len() {
+        let share = match self.parts().sub_batches.len() {
             0 | 1 => budget,
             _ => budget.min(Duration::from_micros(100)),
         };
         let mut driven = false;
-        for (_, sub_batch) in &self.sub_batches {
+        for (_, sub_batch) in &self.parts().sub_batches {
             driven |= sub_batch.drive(share);
-            if self.state.is_terminal() {
+            if self.parts().state.is_terminal() {
                 return true;
             }
         }
@@ -187,8 +210,8 @@ impl Batch {
 
     /// Another thread does the work and wakes us.
     fn park(&self, budget: Duration) {
-        self.state.register(&thread_waker());
-        if !self.state.is_terminal() {
+        self.parts().state.register(&thread_waker());
+        if !self.parts().state.is_terminal() {
             // Whoever drives now may leave without having finished our tasks.
             thread::park_timeout(budget.min(Duration::from_millis(10)));
         }
@@ -198,20 +221,20 @@ impl Batch {
     /// that was possible, and otherwise whatever became of it. Memory is free when the task is quiet,
     /// as ever.
     pub fn cancel(&self, index: usize) {
-        if let Some(task) = self.refs.get(index) {
+        if let Some(task) = self.parts().refs.get(index) {
             self.cancel_tasks(&[*task]);
         }
     }
 
     /// As [`cancel`](Self::cancel), for all tasks that have not ended.
     pub fn cancel_all(&self) {
-        self.cancel_tasks(&self.refs);
+        self.cancel_tasks(&self.parts().refs);
     }
 
     fn cancel_tasks(&self, tasks: &[TaskRef]) {
         for task in tasks {
             self.tasks.ask_to_cancel(*task);
-            for (_, sub_batch) in &self.sub_batches {
+            for (_, sub_batch) in &self.parts().sub_batches {
                 sub_batch.cancel_transfer_task(*task);
             }
         }
@@ -226,7 +249,7 @@ impl Batch {
     }
 
     fn hand_over(&self) {
-        for (_, sub_batch) in &self.sub_batches {
+        for (_, sub_batch) in &self.parts().sub_batches {
             sub_batch.hand_over();
         }
     }
@@ -234,13 +257,16 @@ impl Batch {
 
 impl Drop for Batch {
     fn drop(&mut self) {
-        if !self.state.is_terminal() {
+        if !self.parts().state.is_terminal() {
             self.hand_over();
         }
-        for task in &self.refs {
+        for task in &self.parts().refs {
             self.tasks.release(*task);
         }
         self.tasks.batch_closed();
+        if let Some(parts) = self.parts.take().filter(|parts| parts.state.is_quiescent()) {
+            self.pool.put(parts);
+        }
     }
 }
 

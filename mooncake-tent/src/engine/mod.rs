@@ -6,6 +6,7 @@ mod builder;
 mod facade;
 mod gauges;
 mod loader;
+mod parts;
 mod request;
 mod tent;
 

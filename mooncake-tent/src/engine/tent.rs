@@ -16,6 +16,7 @@ use tokio::runtime::Handle;
 use super::{
     Batch, Buffer, Gauges, RegisterOptions, Request, TentEngineBuilder, TransferEngine,
     buffer::Registrar,
+    parts::{PartsPool, Scratch},
 };
 use crate::{
     control::{ControlServer, Describe},
@@ -59,6 +60,7 @@ struct Shared {
     own: Segment,
     /// Held while `own` learns, so that it never learns an older state after a newer one.
     learning: Mutex<()>,
+    batch_parts: Arc<PartsPool>,
     me: Weak<Self>,
 }
 
@@ -104,6 +106,7 @@ impl TentEngine {
                 segments: SegmentManager::default(),
                 own,
                 learning: Mutex::default(),
+                batch_parts: Arc::default(),
                 me: Weak::clone(me),
             }
         });
@@ -252,7 +255,8 @@ impl TransferEngine for TentEngine {
     }
 
     fn allocate_batch(&self, capacity: usize) -> Batch {
-        Batch::new(Arc::clone(&self.shared.parts.context.tasks), capacity)
+        let tasks = Arc::clone(&self.shared.parts.context.tasks);
+        Batch::new(tasks, &self.shared.batch_parts, capacity)
     }
 
     fn submit_transfer(&self, batch: &mut Batch, requests: Vec<Request>) -> Result<()> {
@@ -290,34 +294,43 @@ impl Shared {
                 limit: batch.capacity(),
             });
         }
-        let plans = requests
-            .into_iter()
-            .map(|request| self.plan(request))
-            .collect::<Result<Vec<_>>>()?;
+        let mut scratch = batch.take_scratch();
+        let submitted = self.submit_with(batch, requests, &mut scratch);
+        scratch.specs.clear();
+        scratch.links.clear();
+        batch.return_scratch(scratch);
+        submitted
+    }
+
+    fn submit_with(
+        &self,
+        batch: &mut Batch,
+        requests: Vec<Request>,
+        scratch: &mut Scratch,
+    ) -> Result<()> {
+        let patience = Instant::now() + self.parts.patience;
+        for request in requests {
+            let Plan { link, spec } = self.plan(request, patience)?;
+            let refreshable = spec.origin.is_some();
+            scratch.specs.push((spec, refreshable));
+            scratch.links.push(link);
+        }
         let first = batch.len();
-        let links: Vec<_> = plans.iter().map(|plan| plan.link).collect();
-        let state = Arc::clone(batch.state());
-        let specs = plans.into_iter().map(|plan| {
-            let refreshable = plan.spec.origin.is_some();
-            (plan.spec, refreshable)
-        });
-        self.parts
-            .context
-            .tasks
-            .add(&state, specs, batch.refs_mut())?;
-        self.post(batch, first, &links);
+        let (state, refs) = batch.opened();
+        let tasks = &self.parts.context.tasks;
+        tasks.add(state, scratch.specs.drain(..), refs)?;
+        self.post(batch, first, &scratch.links);
         Ok(())
     }
 
-    fn plan(&self, request: Request) -> Result<Plan> {
+    fn plan(&self, request: Request, patience: Instant) -> Result<Plan> {
         let length = request.length();
         if length == 0 {
             return Err(Error::Invalid(
                 "a request moves at least one byte".to_owned(),
             ));
         }
-        let patience = || Instant::now() + self.parts.patience;
-        let deadline = request.deadline.unwrap_or_else(patience);
+        let deadline = request.deadline.unwrap_or(patience);
         // Before anything is looked up: a fence that comes later counts.
         let fences = request.segment.fences().count();
         let known = request.segment.known();
@@ -359,26 +372,30 @@ impl Shared {
 
     /// Hands the batch's tasks from `first` on to their links.
     fn post(&self, batch: &mut Batch, first: usize, links: &[Option<usize>]) {
-        let refs = batch.refs()[first..].to_vec();
-        let mut start = 0;
+        let mut start = first;
         // Neighbours on the same link are posted together.
         for run in links.chunk_by(|a, b| a == b) {
-            let tasks = &refs[start..start + run.len()];
-            start += run.len();
+            let end = start + run.len();
             match run[0] {
                 Some(link) => {
                     let transport = &self.parts.links[link];
                     let capacity = batch.capacity();
                     let posted = batch
-                        .sub_batch(link, || transport.allocate_sub_batch(capacity))
-                        .and_then(|sub_batch| sub_batch.submit_transfer_tasks(tasks));
+                        .sub_batch(start, link, || transport.allocate_sub_batch(capacity))
+                        .and_then(|(tasks, sub_batch)| {
+                            sub_batch.submit_transfer_tasks(&tasks[..run.len()])
+                        });
                     if let Err(error) = posted {
                         tracing::debug!(%error, link = transport.name(), "posting failed");
-                        self.refuse(tasks, &error);
+                        self.refuse(&batch.refs()[start..end], &error);
                     }
                 }
-                None => self.fail(tasks, &Reason::UnknownRegistration, Stage::Resolve),
+                None => {
+                    let tasks = &batch.refs()[start..end];
+                    self.fail(tasks, &Reason::UnknownRegistration, Stage::Resolve);
+                }
             }
+            start = end;
         }
     }
 

@@ -2,15 +2,15 @@
 
 use std::ops::Range;
 
-use super::{Access, BufferLease, BufferTable, LocalSlice, Refusal};
+use super::{Access, BufferTable, LocalSlice, Refusal, buffer::SharedLease};
 use crate::identity::{Generation, RegistrationId};
 
 /// Requests in a row mostly want the same buffer. The second of them takes a lease that all further
 /// ones share, until there are no more.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Admission {
     last: Option<(RegistrationId, Generation)>,
-    shared: Option<BufferLease>,
+    shared: SharedLease,
 }
 
 impl Admission {
@@ -23,28 +23,27 @@ impl Admission {
         range: Range<u64>,
         access: Access,
     ) -> Result<LocalSlice, Refusal> {
-        if let Some(shared) = &self.shared {
-            let buffer = shared.buffer();
+        let held = self.shared.buffer().is_some_and(|buffer| {
             let same = buffer.id() == id && buffer.is_open(generation);
-            if same && access.is_allowed(buffer.permission()) {
-                let lease = shared.clone();
+            same && access.is_allowed(buffer.permission())
+        });
+        if !held {
+            self.shared.rest();
+            let lease = table.lease(id, generation, access)?;
+            let again = self.last.replace((id, generation)) == Some((id, generation));
+            if !again {
                 return LocalSlice::new(lease, range).ok_or(Refusal::OutOfBounds);
             }
-            self.shared = None;
+            self.shared.hold(lease);
         }
-        let lease = table.lease(id, generation, access)?;
-        let again = self.last.replace((id, generation)) == Some((id, generation));
-        if !again {
-            return LocalSlice::new(lease, range).ok_or(Refusal::OutOfBounds);
-        }
-        let shared = self.shared.insert(lease.shared());
-        LocalSlice::new(shared.clone(), range).ok_or(Refusal::OutOfBounds)
+        let lease = self.shared.lend().expect("it was just held");
+        LocalSlice::new(lease, range).ok_or(Refusal::OutOfBounds)
     }
 
     /// No request is here now: holds nothing beyond what those before are still served with.
     pub(crate) fn rest(&mut self) {
         self.last = None;
-        self.shared = None;
+        self.shared.rest();
     }
 }
 

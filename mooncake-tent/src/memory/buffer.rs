@@ -98,9 +98,7 @@ impl LocalBuffer {
                 (open && state & LEASES < LEASES).then(|| state + 1)
             });
         match taken {
-            Ok(_) => Ok(BufferLease(Held::Alone(Alone {
-                buffer: Arc::clone(self),
-            }))),
+            Ok(_) => Ok(BufferLease(Held::Alone(Alone(Some(Arc::clone(self)))))),
             Err(state) => Err(generation_of(state)),
         }
     }
@@ -182,43 +180,78 @@ enum Held {
     Together(Arc<Alone>),
 }
 
-/// One lease of the buffer's count.
-struct Alone {
-    buffer: Arc<LocalBuffer>,
+/// One lease of the buffer's count; `None` while it rests.
+struct Alone(Option<Arc<LocalBuffer>>);
+
+impl Alone {
+    fn buffer(&self) -> &Arc<LocalBuffer> {
+        self.0.as_ref().expect("what rests is not lent")
+    }
 }
 
 impl BufferLease {
     /// The buffer that is held.
     pub fn buffer(&self) -> &Arc<LocalBuffer> {
         match &self.0 {
-            Held::Alone(alone) => &alone.buffer,
-            Held::Together(together) => &together.buffer,
-        }
-    }
-
-    /// The same, but its clones count as one with it.
-    pub(super) fn shared(self) -> Self {
-        match self.0 {
-            Held::Alone(alone) => Self(Held::Together(Arc::new(alone))),
-            Held::Together(_) => self,
+            Held::Alone(alone) => alone.buffer(),
+            Held::Together(together) => together.buffer(),
         }
     }
 }
 
 impl Clone for Alone {
     fn clone(&self) -> Self {
+        let buffer = self.buffer();
         // A lease that exists may be doubled even if the buffer was closed meanwhile.
-        let state = self.buffer.state.fetch_add(1, Ordering::AcqRel);
+        let state = buffer.state.fetch_add(1, Ordering::AcqRel);
         assert!(state & LEASES < LEASES, "2^31 leases on one buffer");
-        Self {
-            buffer: Arc::clone(&self.buffer),
-        }
+        Self(Some(Arc::clone(buffer)))
     }
 }
 
 impl Drop for Alone {
     fn drop(&mut self) {
-        self.buffer.end_lease();
+        if let Some(buffer) = &self.0 {
+            buffer.end_lease();
+        }
+    }
+}
+
+/// A lease that many share, whose place is used again for the next one.
+#[derive(Default)]
+#[cfg(feature = "tcp")]
+pub(super) struct SharedLease(Option<Arc<Alone>>);
+
+#[cfg(feature = "tcp")]
+impl SharedLease {
+    /// Shares `lease` from now on.
+    pub(super) fn hold(&mut self, lease: BufferLease) {
+        self.rest();
+        match (lease.0, self.0.as_mut().and_then(Arc::get_mut)) {
+            (Held::Alone(alone), Some(place)) => *place = alone,
+            (Held::Alone(alone), None) => self.0 = Some(Arc::new(alone)),
+            (Held::Together(together), _) => self.0 = Some(together),
+        }
+    }
+
+    /// What is shared.
+    pub(super) fn buffer(&self) -> Option<&Arc<LocalBuffer>> {
+        self.0.as_ref()?.0.as_ref()
+    }
+
+    /// One more that has a share in it.
+    pub(super) fn lend(&self) -> Option<BufferLease> {
+        let shared = self.0.as_ref().filter(|shared| shared.0.is_some())?;
+        Some(BufferLease(Held::Together(Arc::clone(shared))))
+    }
+
+    /// Shares nothing any more. It ends when those that have a share have gone.
+    pub(super) fn rest(&mut self) {
+        match self.0.as_mut().map(Arc::get_mut) {
+            Some(Some(place)) => *place = Alone(None),
+            Some(None) => self.0 = None,
+            None => {}
+        }
     }
 }
 

@@ -25,8 +25,8 @@ use crate::{
     platform::after,
     sync::MutexGuard,
     transport::{
-        BoxFuture, Capabilities, InstallContext, LinkGauges, Op, Outcome, Peer, SubBatch, TaskRef,
-        TaskSpec, Tasks, Transport,
+        BoxFuture, Capabilities, InstallContext, LinkGauges, Op, Outcome, Peer, Posting, SubBatch,
+        TaskRef, Tasks, Transport,
     },
 };
 
@@ -235,7 +235,7 @@ struct Carrier {
 }
 
 impl TcpSubBatch {
-    fn post(&self, task: TaskRef, spec: &TaskSpec, turn: &mut Turn) {
+    fn post(&self, task: TaskRef, mut spec: Posting, turn: &mut Turn) {
         let most = self.peers.config().slice_bytes.max(1);
         let slices = spec.length.div_ceil(most);
         if slices > 1 {
@@ -251,7 +251,10 @@ impl TcpSubBatch {
                     Op::Read => Verb::Read,
                     Op::Write => Verb::Write,
                 },
-                local: cut(&spec.local, start, end),
+                local: match slices {
+                    1 => std::mem::take(&mut spec.local),
+                    _ => cut(&spec.local, start, end),
+                },
                 registration: spec.registration,
                 generation: spec.generation,
                 offset: spec.offset + start,
@@ -262,7 +265,7 @@ impl TcpSubBatch {
             if let Err(post) = lane.post(post) {
                 let broken = || Reason::Broken("the lane ended meanwhile".into());
                 let reason = lane.why().unwrap_or_else(broken);
-                let error = TransferError::unstarted(reason, Stage::Post, Some(spec.peer.id()));
+                let error = TransferError::unstarted(reason, Stage::Post, Some(spec.peer));
                 self.tasks.finish(post.task, Outcome::Failed(error), true);
             }
         }
@@ -298,14 +301,14 @@ impl TcpSubBatch {
 }
 
 /// How a task ends that need not be posted at all.
-fn hopeless(spec: &TaskSpec) -> Option<Outcome> {
+fn hopeless(spec: &Posting, now: Instant) -> Option<Outcome> {
     if spec.offset.checked_add(spec.length).is_none() {
-        let peer = Some(spec.peer.id());
+        let peer = Some(spec.peer);
         let error = TransferError::unstarted(Reason::OutOfBounds, Stage::Admit, peer);
         return Some(Outcome::Failed(error));
     }
-    let late = spec.deadline.is_some_and(|end| end <= Instant::now());
-    late.then(|| Outcome::timed_out(Stage::Post, spec.peer.id()))
+    let late = spec.deadline.is_some_and(|end| end <= now);
+    late.then(|| Outcome::timed_out(Stage::Post, spec.peer))
 }
 
 /// The part `start..end` of scattered memory.
@@ -359,22 +362,23 @@ impl SubBatch for TcpSubBatch {
     fn submit_transfer_tasks(&self, tasks: &[TaskRef]) -> Result<()> {
         let mut turn: Option<(PeerId, Turn)> = None;
         let mut used = Lanes::new();
+        let now = Instant::now();
         for task in tasks {
-            let Some(spec) = self.tasks.spec(*task) else {
+            let Some(spec) = self.tasks.posting(*task) else {
                 continue;
             };
-            if let Some(end) = hopeless(&spec) {
+            if let Some(end) = hopeless(&spec, now) {
                 self.tasks.finish(*task, end, true);
                 continue;
             }
-            if turn
-                .as_ref()
-                .is_none_or(|(peer, _)| *peer != spec.peer.id())
-            {
-                match self.lanes_of(&spec.peer) {
+            if turn.as_ref().is_none_or(|(peer, _)| *peer != spec.peer) {
+                let Some(whole) = self.tasks.spec(*task) else {
+                    continue;
+                };
+                match self.lanes_of(&whole.peer) {
                     Ok(lanes) => {
                         used.extend(lanes.iter().cloned());
-                        turn = Some((spec.peer.id(), Turn::new(lanes)));
+                        turn = Some((spec.peer, Turn::new(lanes)));
                     }
                     Err(error) => {
                         self.tasks.finish(*task, Outcome::Failed(error), true);
@@ -383,7 +387,7 @@ impl SubBatch for TcpSubBatch {
                 }
             }
             let (_, turn) = turn.as_mut().expect("it was just made");
-            self.post(*task, &spec, turn);
+            self.post(*task, spec, turn);
         }
         self.carry(used);
         Ok(())
@@ -414,6 +418,11 @@ impl SubBatch for TcpSubBatch {
             }
         }
         !driven.is_empty() && drive(&self.peers, &mut driven, budget)
+    }
+
+    fn recycle(&mut self) -> bool {
+        self.carriers.get_mut().clear();
+        true
     }
 
     fn hand_over(&self) {

@@ -35,6 +35,11 @@ impl BatchState {
         self.open.load(Ordering::Acquire) & LOUD == 0
     }
 
+    /// As new; nobody else has it.
+    pub(crate) fn renew(&mut self) {
+        *self = Self::default();
+    }
+
     pub(super) fn add(&self, tasks: u32) {
         let tasks = u64::from(tasks);
         self.open.fetch_add(tasks << 32 | tasks, Ordering::Relaxed);

@@ -79,6 +79,11 @@ pub trait SubBatch: fmt::Debug + Send + Sync {
 
     /// Nobody will call [`drive`](Self::drive): the link's own threads take over.
     fn hand_over(&self);
+
+    /// Forgets its tasks, all of which are quiet, to carry those of another batch. `false`: it cannot.
+    fn recycle(&mut self) -> bool {
+        false
+    }
 }
 
 /// What a link can do.

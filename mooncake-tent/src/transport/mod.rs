@@ -12,4 +12,4 @@ pub use peer::Peer;
 pub(crate) use slab::RetryHook;
 pub use slab::{TaskSlab, Tasks};
 pub(crate) use task::Origin;
-pub use task::{Op, Outcome, TaskRef, TaskSpec};
+pub use task::{Op, Outcome, Posting, TaskRef, TaskSpec};

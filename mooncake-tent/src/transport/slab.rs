@@ -5,7 +5,7 @@ use std::{
     time::Instant,
 };
 
-use super::{BatchState, Op, Outcome, TaskRef, TaskSpec};
+use super::{BatchState, Op, Outcome, Posting, TaskRef, TaskSpec};
 use crate::{
     error::{Applied, Error, Progress, Reason, Result, Retry, Stage, TransferError},
     sync::{
@@ -157,6 +157,24 @@ impl TaskSlab {
     pub fn spec(&self, task: TaskRef) -> Option<TaskSpec> {
         self.with(task, |body| {
             body.spec.clone().filter(|_| body.outcome.is_none())
+        })
+        .flatten()
+    }
+
+    /// As [`spec`](Self::spec), but only what is needed to move the bytes.
+    pub fn posting(&self, task: TaskRef) -> Option<Posting> {
+        self.with(task, |body| {
+            let spec = body.spec.as_ref().filter(|_| body.outcome.is_none())?;
+            Some(Posting {
+                op: spec.op,
+                local: spec.local.clone(),
+                peer: spec.peer.id(),
+                registration: spec.registration,
+                generation: spec.generation,
+                offset: spec.offset,
+                length: spec.length,
+                deadline: spec.deadline,
+            })
         })
         .flatten()
     }

@@ -53,6 +53,27 @@ pub struct TaskSpec {
     pub(crate) origin: Option<Origin>,
 }
 
+/// The part of a [`TaskSpec`] that a link needs to move the bytes.
+#[derive(Debug)]
+pub struct Posting {
+    /// Read or write.
+    pub op: Op,
+    /// The local side, in order; their lengths sum up to `length`.
+    pub local: SmallVec<[LocalSlice; 1]>,
+    /// The process that owns the remote side.
+    pub peer: PeerId,
+    /// The remote buffer.
+    pub registration: RegistrationId,
+    /// Its generation, as the descriptor named it.
+    pub generation: Generation,
+    /// Where in the remote buffer.
+    pub offset: u64,
+    /// How many bytes, at least 1.
+    pub length: u64,
+    /// When the caller stops being interested.
+    pub deadline: Option<Instant>,
+}
+
 /// What the caller named.
 #[derive(Clone, Debug)]
 pub(crate) struct Origin {
