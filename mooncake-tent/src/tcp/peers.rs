@@ -67,7 +67,7 @@ pub(super) struct PeerLanes {
     endpoint: String,
     lanes: Mutex<Lanes>,
     /// Bytes that wait for an answer, on all of them.
-    load: Arc<AtomicU64>,
+    load: Arc<crate::sync::atomic::AtomicU64>,
     dial: Mutex<Dial>,
     /// Broken lanes whose writes may still land; counted before they are among `dead`.
     loud: AtomicU64,
