@@ -14,10 +14,14 @@
 //! *quarantine*.
 
 mod answer;
+mod bodies;
 mod clients;
+mod closing;
 mod command;
 mod hash;
 mod ids;
+mod index;
+mod keys;
 mod leases;
 mod listing;
 mod membership;
@@ -29,6 +33,7 @@ mod read;
 mod recency;
 mod remove;
 mod reservations;
+mod room;
 mod segments;
 mod settings;
 mod tenants;
@@ -55,8 +60,9 @@ pub use settings::Settings;
 
 pub(crate) use self::reservations::MAX_RESERVATION;
 use self::{
-    clients::Clients, leases::Leases, listing::Listing, objects::Objects, promises::Promises,
-    recency::Use, remove::Sweep, segments::Segments, tenants::TenantId, tenants::Tenants,
+    clients::Clients, closing::Closing, leases::Leases, listing::Listing, objects::Objects,
+    promises::Promises, recency::Use, remove::Sweep, segments::Segments, tenants::TenantId,
+    tenants::Tenants,
 };
 use crate::{Time, evict::Drain, slab::Ref};
 
@@ -143,6 +149,10 @@ struct Totals {
     abandoned_puts: u64,
 }
 
+/// No step goes beyond so many objects for long, so that none takes long: what is left is for the
+/// next one.
+const STEP: u32 = 1024;
+
 /// See the [module](self).
 #[derive(Debug)]
 pub struct State {
@@ -166,6 +176,9 @@ pub struct State {
     promises: Promises,
     sweeps: VecDeque<Sweep>,
     listings: VecDeque<Listing>,
+    closing: VecDeque<Closing>,
+    /// Objects that this step evicted, swept or looked at beside those that it was asked for.
+    work: u32,
     totals: Totals,
     effects: Vec<Effect>,
 }
@@ -177,7 +190,7 @@ impl State {
         Self {
             epoch,
             sequence: 0,
-            objects: Objects::new(settings.hash_seed),
+            objects: Objects::new(epoch, settings.hash_seed),
             settings,
             tenants: Tenants::default(),
             clients: Clients::default(),
@@ -191,6 +204,8 @@ impl State {
             promises: Promises::default(),
             sweeps: VecDeque::new(),
             listings: VecDeque::new(),
+            closing: VecDeque::new(),
+            work: 0,
             totals: Totals::default(),
             effects: Vec::new(),
         }
@@ -235,6 +250,7 @@ impl State {
 
     /// Takes one step. `now` must not be smaller than in any step before.
     pub fn apply(&mut self, now: Time, command: &Command) -> Applied {
+        self.work = 0;
         let answer = match command {
             Command::AcknowledgeBelow { client, number } => {
                 if let Some(client) = self.clients.all.get_mut(client) {
@@ -311,14 +327,14 @@ impl State {
         match operation {
             Operation::Describe(keys) => Answer::Described(self.describe(now, tenant, keys)),
             Operation::Exist(keys) => Answer::Exist(self.exist(now, tenant, keys)),
-            Operation::Goodbye { quiet } => self.goodbye(now, client, *quiet),
+            Operation::Goodbye { quiet } => self.goodbye(now, caller, client, *quiet),
             Operation::ListObjects(page) => self.list_objects(caller, tenant, page),
             Operation::ListSegments => Answer::Segments {
                 segments: self.list_segments(now),
                 evicted_objects: self.totals.evicted_objects,
             },
             Operation::Lookup(keys) => self.lookup(now, caller, client, tenant, keys),
-            Operation::Mount(segment) => answer_of(self.mount(now, client, segment)),
+            Operation::Mount(segment) => answer_of(self.mount(now, caller, client, segment)),
             Operation::Ping => Answer::Pong {
                 known: self.seen(now, client),
             },
@@ -337,7 +353,7 @@ impl State {
             }
             Operation::Remove(remove) => self.remove(now, caller, tenant, remove),
             Operation::RemoveAll => self.remove_all(now, caller, tenant),
-            Operation::Unmount(id) => answer_of(self.unmount(now, client, *id)),
+            Operation::Unmount(id) => answer_of(self.unmount(now, caller, client, *id)),
         }
     }
 
@@ -345,9 +361,15 @@ impl State {
         self.expire_clients(now);
         self.expire_memory(now);
         self.segments.forget_retired(now);
-        self.evict_to_watermark();
+        let closing = self.close_segments(now);
+        let evicting = self.evict_to_watermark(STEP);
         let sweeping = self.sweep(now);
-        self.list() || sweeping
+        self.list() || sweeping || evicting || closing || !self.may_go_on()
+    }
+
+    /// The step has not taken long yet.
+    fn may_go_on(&self) -> bool {
+        self.work < STEP
     }
 
     /// A place in the order of uses, later than all before.

@@ -1,14 +1,15 @@
 //! Writing objects: PutStart, PutEnd, PutRevoke.
 
 use super::{
-    Answer, ClientId, Failure, Incarnation, Key, Located, Object, PutStart, State, check_key,
+    Answer, ClientId, Failure, Incarnation, Key, Located, Object, PutStart, State,
+    bodies::Phase,
+    check_key,
     hash::spread,
-    objects::{Body, Phase, Put, PutSlot},
-    reservations::Stamp,
+    objects::{Put, PutSlot, TOGETHER},
     segments::{Table, Wish},
     tenants::TenantId,
 };
-use crate::{Time, list::Links};
+use crate::Time;
 
 /// More replicas of one object are a mistake.
 const MAX_REPLICAS: u32 = 64;
@@ -47,7 +48,11 @@ impl State {
         let mut draw = put.draw;
         let mut table = Table::default();
         let mut results = Vec::with_capacity(put.items.len());
-        for (key, length) in &put.items {
+        for (at, (key, length)) in put.items.iter().enumerate() {
+            if at.is_multiple_of(TOGETHER) {
+                let keys = put.items[at..].iter().map(|(key, _)| &*key.0);
+                self.objects.bring(tenant, keys.take(TOGETHER));
+            }
             let wish = Wish {
                 strategy: self.settings.allocation_strategy,
                 draw: spread(&mut draw),
@@ -64,7 +69,7 @@ impl State {
             let key = (tenant, key, put.upsert);
             results.push(self.start(now, grant, key, &wish, &mut table));
         }
-        self.evict_to_watermark();
+        self.evict_beside();
         Ok(Answer::Started(Located {
             results,
             segments: table.handles,
@@ -99,34 +104,22 @@ impl State {
                 return Err(Failure::PutInProgress { left });
             }
         }
-        let replicas = self.allocate(now, wish)?;
+        let next = self.sequence + 1;
+        let slot = self.objects.bodies.insert(tenant, bytes, wish.length, next);
+        if let Err(failure) = self.allocate(now, slot, wish) {
+            self.objects.bodies.remove(slot);
+            return Err(failure);
+        }
         // Looked for again: making room may have ended the late put, or evicted the object.
         let (complete, under_way) = self.stands_for(tenant, bytes);
         if let Some(slot) = under_way {
             self.totals.abandoned_puts += 1;
             self.cancel(now, slot);
         }
-        self.sequence += 1;
-        let put = self.objects.open_put(grant);
-        let body = Body {
-            key: bytes.into(),
-            incarnation: Incarnation {
-                epoch: self.epoch,
-                sequence: self.sequence,
-            },
-            length: wish.length,
-            replicas,
-            phase: Phase::Writing { put },
-            links: Links::LOOSE,
-            tenant,
-            reservation: Stamp::default(),
-            leases: 0,
-        };
-        let at = self.objects.start(body, complete);
+        self.sequence = next;
+        self.objects.start(slot, grant, complete);
         let segments = &self.segments;
-        Ok(self
-            .objects
-            .view(at.slot, |slot| table.place(segments, slot)))
+        Ok(self.objects.view(slot, |slot| table.place(segments, slot)))
     }
 
     /// The body that can be read under the key, and the put of it that is under way.
@@ -134,7 +127,7 @@ impl State {
         let Some(slot) = self.objects.find(tenant, key) else {
             return (None, None);
         };
-        match self.objects.bodies[slot].phase {
+        match self.objects.bodies[slot].phase() {
             Phase::Complete { .. } => (Some(slot), self.objects.successor(slot)),
             Phase::Gone { .. } | Phase::Writing { .. } => (None, Some(slot)),
         }
@@ -149,13 +142,19 @@ impl State {
     ) -> Vec<Result<(), Failure>> {
         // The last key first, so that the first is the most recently used: of a chain of prefixes
         // the longest, which needs all others, is evicted before them.
-        let mut results: Vec<_> = items
-            .iter()
-            .rev()
-            .map(|(key, incarnation)| self.end(now, writer, tenant, key, *incarnation))
-            .collect();
+        let mut results = Vec::with_capacity(items.len());
+        for together in items.rchunks(TOGETHER) {
+            if let Some(tenant) = tenant {
+                let keys = together.iter().map(|(key, _)| &*key.0);
+                self.objects.bring(tenant, keys);
+            }
+            let ends = together.iter().rev();
+            results.extend(
+                ends.map(|(key, incarnation)| self.end(now, writer, tenant, key, *incarnation)),
+            );
+        }
         results.reverse();
-        self.evict_to_watermark();
+        self.evict_beside();
         results
     }
 
@@ -170,7 +169,7 @@ impl State {
         let slot = self
             .current(tenant, key, incarnation)?
             .ok_or(Failure::Revoked)?;
-        match self.objects.bodies[slot].phase {
+        match self.objects.bodies[slot].phase() {
             Phase::Writing { put } => {
                 self.check_writer(put, caller)?;
                 if let Some(replaced) = self.predecessor(slot) {
@@ -207,7 +206,7 @@ impl State {
         incarnation: Incarnation,
     ) -> Result<(), Failure> {
         if let Some(slot) = self.current(tenant, key, incarnation)? {
-            return match self.objects.bodies[slot].phase {
+            return match self.objects.bodies[slot].phase() {
                 Phase::Writing { put } => {
                     self.check_writer(put, caller)?;
                     self.retire(now, slot);
@@ -220,8 +219,8 @@ impl State {
         // Cancelled before: now its memory need not wait for the writer's deadline.
         if let Some(&at) = self.cancelled.get(&incarnation.sequence) {
             let body = &self.objects.bodies[at.slot];
-            if body.incarnation == incarnation
-                && let Phase::Gone { put: Some(put) } = body.phase
+            if incarnation.epoch == self.epoch
+                && let Phase::Gone { put: Some(put) } = body.phase()
                 && self.objects.put(put).writer == caller
             {
                 self.quieten(now, at);
@@ -251,13 +250,13 @@ impl State {
         };
         let (complete, under_way) = self.stands_for(tenant, key);
         let mut bodies = [complete, under_way].into_iter().flatten();
-        Ok(bodies.find(|&slot| self.objects.bodies[slot].incarnation == incarnation))
+        Ok(bodies.find(|&slot| self.objects.bodies.incarnation(slot) == incarnation))
     }
 
     /// The complete body that a put under way will replace.
     fn predecessor(&self, slot: u32) -> Option<u32> {
-        let body = &self.objects.bodies[slot];
-        let current = self.objects.find(body.tenant, &body.key)?;
+        let bodies = &self.objects.bodies;
+        let current = self.objects.find(bodies[slot].tenant(), bodies.key(slot))?;
         (current != slot).then_some(current)
     }
 }
