@@ -69,10 +69,14 @@ fn eviction_looks_at_what_it_evicts_and_takes_steps() {
     put(&mut state, &mut driver, objects..objects + 10, LENGTH);
     let (mut work, mut steps) = (0, 0);
     let before = state.counters().evicted_objects;
-    while (state.apply(driver.now, &Command::Tick).answer) == (Answer::Ticked { more: true }) {
+    loop {
+        let answer = state.apply(driver.now, &Command::Tick).answer;
         assert!(state.work <= STEP, "{} objects in one step", state.work);
         work += u64::from(state.work);
         steps += 1;
+        if answer == (Answer::Ticked { more: false }) {
+            break;
+        }
     }
     let evicted = state.counters().evicted_objects - before;
     assert!(evicted > u64::from(STEP), "{evicted}");
