@@ -94,6 +94,23 @@ impl Store {
         self.perform(Operation::PutEnd(ends));
     }
 
+    fn fill(&mut self, objects: u64, batch: u64) {
+        for first in (0..objects).step_by(batch as usize) {
+            let items: Vec<_> = (first..objects.min(first + batch)).map(key).collect();
+            self.put(&items, self.number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        }
+    }
+
+    fn remove_all(&mut self) {
+        let mut answer = self.perform(Operation::RemoveAll);
+        while let Answer::Later { .. } = answer {
+            self.apply(&Command::Tick);
+            if let Some(settled) = self.settled.take() {
+                answer = settled;
+            }
+        }
+    }
+
     fn report(&mut self, what: &str, count: u64) {
         let each = self.spent.as_nanos() as f64 / 1000.0 / count.max(1) as f64;
         println!(
@@ -143,15 +160,7 @@ fn main() {
     // Room for all of them and a little more, so that the last puts reach the watermark.
     let mut store =
         Store::new((objects as f64 * LENGTH.next_multiple_of(64) as f64 / 0.899) as u64);
-    let mut all = 0..objects;
-    loop {
-        let items = keys(&mut all);
-        if items.is_empty() {
-            break;
-        }
-        let draw = (store.number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        store.put(&items, draw);
-    }
+    store.fill(objects, batch);
     store.report("put_start + put_end", objects);
     let each = resident_bytes().saturating_sub(before) / objects;
     println!("{each} bytes each are resident");
@@ -195,15 +204,13 @@ fn main() {
     }
     store.report("eviction of 5 %, beside puts", evicted);
 
-    let mut answer = store.perform(Operation::RemoveAll);
     let count = store.state.counters().objects;
-    while let Answer::Later { .. } = answer {
-        store.apply(&Command::Tick);
-        if let Some(settled) = store.settled.take() {
-            answer = settled;
-        }
-    }
-    store.report("remove_all", count);
+    store.remove_all();
+    store.report("remove_all, used in no order", count);
+    store.fill(objects, batch);
+    store.report("put_start + put_end, again", objects);
+    store.remove_all();
+    store.report("remove_all, used in the order of puts", objects);
     let left = resident_bytes();
     println!(
         "resident before the first put {:.1} MiB, now {:.1} MiB",

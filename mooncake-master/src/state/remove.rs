@@ -158,6 +158,7 @@ impl State {
             let slots = *next..*end.min(&mut (*next + STEP.saturating_sub(self.work)));
             *next = slots.end;
             self.work += (slots.len() as u32).max(1);
+            self.effects.reserve(slots.len());
             let through = *next == *end;
             for first in slots.clone().step_by(TOGETHER) {
                 let together = first..slots.end.min(first + TOGETHER as u32);
