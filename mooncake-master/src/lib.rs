@@ -35,6 +35,7 @@ mod alloc;
 mod config;
 mod evict;
 mod list;
+mod mapped;
 mod metrics;
 mod server;
 mod service;

@@ -1,12 +1,13 @@
-//! A doubly linked list through the slots of a slab: no memory of its own, removal in one step.
+//! A doubly linked list through the places of a table: no memory of its own, removal in one step.
 
-use crate::slab::Slab;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// No slot.
+/// No place.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// A value's neighbours in the one list that it is in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A value's neighbours in one list that it is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, Immutable, IntoBytes, KnownLayout)]
+#[repr(C)]
 pub(crate) struct Links {
     /// Towards the front.
     pub(crate) prev: u32,
@@ -21,9 +22,9 @@ impl Links {
     };
 }
 
-/// A value that can be in a list.
+/// A table whose values can be in a list.
 pub(crate) trait Linked {
-    fn links(&mut self) -> &mut Links;
+    fn links(&mut self, at: u32) -> &mut Links;
 }
 
 /// The ends of a list.
@@ -39,38 +40,32 @@ impl List {
         back: NONE,
     };
 
-    pub(crate) fn push_front<T: Linked>(&mut self, slab: &mut Slab<T>, slot: u32) {
-        self.insert(slab, slot, NONE, self.front);
+    pub(crate) fn push_front(&mut self, table: &mut impl Linked, at: u32) {
+        self.insert(table, at, NONE, self.front);
     }
 
-    /// Puts `slot` between two neighbours.
-    pub(crate) fn insert<T: Linked>(
-        &mut self,
-        slab: &mut Slab<T>,
-        slot: u32,
-        prev: u32,
-        next: u32,
-    ) {
-        *slab[slot].links() = Links { prev, next };
+    /// Puts `at` between two neighbours.
+    pub(crate) fn insert(&mut self, table: &mut impl Linked, at: u32, prev: u32, next: u32) {
+        *table.links(at) = Links { prev, next };
         match prev {
-            NONE => self.front = slot,
-            prev => slab[prev].links().next = slot,
+            NONE => self.front = at,
+            prev => table.links(prev).next = at,
         }
         match next {
-            NONE => self.back = slot,
-            next => slab[next].links().prev = slot,
+            NONE => self.back = at,
+            next => table.links(next).prev = at,
         }
     }
 
-    pub(crate) fn remove<T: Linked>(&mut self, slab: &mut Slab<T>, slot: u32) {
-        let Links { prev, next } = std::mem::replace(slab[slot].links(), Links::LOOSE);
+    pub(crate) fn remove(&mut self, table: &mut impl Linked, at: u32) {
+        let Links { prev, next } = std::mem::replace(table.links(at), Links::LOOSE);
         match prev {
             NONE => self.front = next,
-            prev => slab[prev].links().next = next,
+            prev => table.links(prev).next = next,
         }
         match next {
             NONE => self.back = prev,
-            next => slab[next].links().prev = prev,
+            next => table.links(next).prev = prev,
         }
     }
 }

@@ -3,5 +3,5 @@
 mod extents;
 mod strategy;
 
-pub(crate) use extents::{ALIGNMENT, Extents};
+pub(crate) use extents::{ALIGNMENT, Extents, Ground};
 pub use strategy::{AllocationStrategy, UnknownStrategy};

@@ -1,56 +1,86 @@
 //! Which neighbours to evict where enough memory would come free, but not side by side.
 
-use std::{collections::VecDeque, ops::Range};
+/// A row of taken ranges, by address.
+pub(crate) trait Row {
+    type Use: Copy + Ord;
 
-/// A taken range of a segment.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Taken<U> {
-    pub(crate) start: u64,
-    pub(crate) end: u64,
+    fn below(&self, id: u32) -> Option<u32>;
+    fn above(&self, id: u32) -> Option<u32>;
+    /// What would be free side by side without the ranges from `first` to `last`.
+    fn room(&self, first: u32, last: u32) -> u64;
     /// When its object was last used; `None`: it must stay.
-    pub(crate) used: Option<U>,
-    pub(crate) slot: u32,
+    fn used(&self, id: u32) -> Option<Self::Use>;
 }
 
-/// The neighbours in `taken`, which is sorted and lies in `0..capacity`, without which `size` bytes
-/// are free side by side; of all such windows the one whose latest use is the longest ago.
-pub(crate) fn cheapest<U: Copy + Ord>(
-    taken: &[Taken<U>],
-    capacity: u64,
+/// Neighbours from one to another, the lower one first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Window<U> {
+    pub(crate) first: u32,
+    pub(crate) last: u32,
+    /// Its latest use.
+    pub(crate) used: U,
+    /// Without it `size` bytes are free side by side; if not, it was not grown further.
+    pub(crate) suffices: bool,
+}
+
+/// A window around `id` without which `size` bytes are free side by side, grown towards what has not
+/// been used for longer, and no larger than needed. It looks at `most` neighbours and counts them
+/// down; `None`: what must stay is in the way.
+pub(crate) fn around<R: Row>(
+    row: &R,
+    id: u32,
     size: u64,
-) -> Option<(U, Range<usize>)> {
-    // What would be free if all of `from..to` were evicted.
-    let room = |from: usize, to: usize| {
-        let left = from.checked_sub(1).map_or(0, |before| taken[before].end);
-        let right = taken.get(to).map_or(capacity, |after| after.start);
-        right - left
+    most: &mut u32,
+) -> Option<Window<R::Use>> {
+    let mut window = Window {
+        first: id,
+        last: id,
+        used: row.used(id)?,
+        suffices: row.room(id, id) >= size,
     };
-    let mut best: Option<(U, Range<usize>)> = None;
-    // The window's uses that no later one exceeds; the greatest is in front.
-    let mut greatest: VecDeque<(usize, U)> = VecDeque::new();
-    let mut to = 0;
-    for from in 0..taken.len() {
-        to = to.max(from);
-        while room(from, to) < size
-            && let Some(used) = taken.get(to).and_then(|next| next.used)
-        {
-            while greatest.back().is_some_and(|(_, other)| *other <= used) {
-                greatest.pop_back();
+    while !window.suffices && *most > 0 {
+        *most -= 1;
+        let side = |id: Option<u32>| id.and_then(|id| Some((row.used(id)?, id)));
+        let (below, above) = (side(row.below(window.first)), side(row.above(window.last)));
+        let used = match (below, above) {
+            (Some((used, id)), Some((other, _))) if used <= other => {
+                window.first = id;
+                used
             }
-            greatest.push_back((to, used));
-            to += 1;
-        }
-        if room(from, to) >= size
-            && let Some((_, used)) = greatest.front()
-            && best.as_ref().is_none_or(|(least, _)| used < least)
-        {
-            best = Some((*used, from..to));
-        }
-        if greatest.front().is_some_and(|(at, _)| *at == from) {
-            greatest.pop_front();
-        }
+            (_, Some((used, id))) => {
+                window.last = id;
+                used
+            }
+            (Some((used, id)), None) => {
+                window.first = id;
+                used
+            }
+            (None, None) => return None,
+        };
+        window.used = window.used.max(used);
+        window.suffices = row.room(window.first, window.last) >= size;
     }
-    best
+    if window.suffices {
+        trim(row, &mut window, size);
+    }
+    Some(window)
+}
+
+/// Leaves out at both ends what need not go. The last one that was taken in had to be, so only the
+/// other end gives way.
+fn trim<R: Row>(row: &R, window: &mut Window<R::Use>, size: u64) {
+    while window.first != window.last
+        && let Some(second) = row.above(window.first)
+        && row.room(second, window.last) >= size
+    {
+        window.first = second;
+    }
+    while window.first != window.last
+        && let Some(second) = row.below(window.last)
+        && row.room(window.first, second) >= size
+    {
+        window.last = second;
+    }
 }
 
 #[cfg(test)]
@@ -59,43 +89,81 @@ mod tests {
 
     use super::*;
 
+    /// Taken ranges as (start, end, used), sorted.
+    struct Street {
+        taken: Vec<(u64, u64, Option<u32>)>,
+        capacity: u64,
+    }
+
+    impl Row for Street {
+        type Use = u32;
+
+        fn below(&self, id: u32) -> Option<u32> {
+            id.checked_sub(1)
+        }
+
+        fn above(&self, id: u32) -> Option<u32> {
+            (id as usize + 1 < self.taken.len()).then_some(id + 1)
+        }
+
+        fn room(&self, first: u32, last: u32) -> u64 {
+            let left = self.below(first).map_or(0, |id| self.taken[id as usize].1);
+            let right = self
+                .above(last)
+                .map_or(self.capacity, |id| self.taken[id as usize].0);
+            right - left
+        }
+
+        fn used(&self, id: u32) -> Option<u32> {
+            self.taken[id as usize].2
+        }
+    }
+
     proptest! {
         #[test]
-        fn no_other_window_is_cheaper(
-            parts in prop::collection::vec((0u64..4, 1u64..5, prop::option::weighted(0.8, 0u32..50)), 0..12),
+        fn a_window_is_found_if_there_is_one_and_none_of_it_goes_in_vain(
+            parts in prop::collection::vec((0u64..4, 1u64..5, prop::option::weighted(0.8, 0u32..50)), 1..12),
             tail in 0u64..4,
             size in 1u64..20,
+            which in any::<prop::sample::Index>(),
         ) {
             let mut at = 0;
             let mut taken = Vec::new();
-            for (slot, (gap, length, used)) in parts.into_iter().enumerate() {
+            for (gap, length, used) in parts {
                 let start = at + gap;
                 at = start + length;
-                taken.push(Taken { start, end: at, used, slot: slot as u32 });
+                taken.push((start, at, used));
             }
-            let capacity = at + tail;
-            let mut least: Option<u32> = None;
-            for from in 0..taken.len() {
-                for to in from + 1..=taken.len() {
-                    let left = if from == 0 { 0 } else { taken[from - 1].end };
-                    let right = if to == taken.len() { capacity } else { taken[to].start };
-                    let uses: Option<Vec<u32>> = taken[from..to].iter().map(|one| one.used).collect();
-                    if let Some(uses) = uses && right - left >= size {
-                        let latest = uses.into_iter().max();
-                        least = least.min(latest).or(latest);
+            let anchor = which.index(taken.len()) as u32;
+            let street = Street { taken, capacity: at + tail };
+            // All neighbours that may go.
+            let (mut low, mut high) = (anchor, anchor);
+            while let Some(id) = street.below(low) && street.used(id).is_some() {
+                low = id;
+            }
+            while let Some(id) = street.above(high) && street.used(id).is_some() {
+                high = id;
+            }
+            let possible = street.used(anchor).is_some() && street.room(low, high) >= size;
+            let mut most = 100;
+            match around(&street, anchor, size, &mut most) {
+                Some(found) => {
+                    prop_assert!(possible && found.suffices);
+                    prop_assert!(low <= found.first && found.first <= found.last && found.last <= high);
+                    prop_assert!(street.room(found.first, found.last) >= size);
+                    if found.first < found.last {
+                        prop_assert!(street.room(found.first + 1, found.last) < size);
+                        prop_assert!(street.room(found.first, found.last - 1) < size);
                     }
+                    let uses = (found.first..=found.last).filter_map(|id| street.used(id));
+                    prop_assert!(uses.max() <= Some(found.used));
                 }
+                None => prop_assert!(!possible),
             }
-            let found = cheapest(&taken, capacity, size);
-            let free_already = |range: &Range<usize>| range.is_empty();
-            prop_assert!(found.as_ref().is_none_or(|(_, range)| !free_already(range)));
-            // Where a gap is large enough already, nobody asks.
-            let mut ends = vec![0];
-            ends.extend(taken.iter().map(|one| one.end));
-            let starts = taken.iter().map(|one| one.start).chain([capacity]);
-            let asked = ends.iter().zip(starts).all(|(end, start)| start - end < size);
-            if asked {
-                prop_assert_eq!(found.map(|(used, _)| used), least);
+            prop_assert!(most >= 100 - 12);
+            let mut most = 2;
+            if let Some(part) = around(&street, anchor, size, &mut most) {
+                prop_assert!(part.suffices || part.last - part.first == 2);
             }
         }
     }

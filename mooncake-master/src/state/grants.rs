@@ -15,11 +15,18 @@ const MAX_GRANTS: usize = 64;
 /// who wait for it. Owners are asked once in that time.
 const SHORT: Duration = Duration::from_secs(1);
 
+/// A range of a grant that was not put yet, and its id among what is taken of the segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub(crate) id: u32,
+    pub(crate) size: u64,
+}
+
 /// The grants of one segment.
 #[derive(Debug, Default)]
 pub(crate) struct Grants {
-    /// By the owner's number: the ranges that were not put yet, offset → size.
-    open: BTreeMap<u64, BTreeMap<u64, u64>>,
+    /// By the owner's number, then by offset.
+    open: BTreeMap<u64, BTreeMap<u64, Part>>,
     bytes: u64,
 }
 
@@ -38,49 +45,56 @@ impl Grants {
     }
 
     /// All ranges that are set aside, as (offset, size).
+    #[cfg(test)]
     pub(crate) fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {
         let ranges = self.open.values().flatten();
-        ranges.map(|(&offset, &size)| (offset, size))
+        ranges.map(|(&offset, part)| (offset, part.size))
     }
 
-    pub(crate) fn open(&mut self, number: u64, offset: u64, size: u64) {
-        self.bytes += size;
-        self.open.insert(number, BTreeMap::from([(offset, size)]));
+    pub(crate) fn open(&mut self, number: u64, offset: u64, part: Part) {
+        self.bytes += part.size;
+        self.open.insert(number, BTreeMap::from([(offset, part)]));
     }
 
-    /// The range is no longer set aside; `false`: not all of it was, under this number.
-    pub(crate) fn take(&mut self, number: u64, offset: u64, size: u64) -> bool {
-        let Some(ranges) = self.open.get_mut(&number) else {
-            return false;
-        };
-        let Some((&start, &length)) = ranges.range(..=offset).next_back() else {
-            return false;
-        };
+    /// The range is no longer set aside; its id, which it has alone from now on. `None`: not all of
+    /// it was, under this number. `split` leaves the first so many bytes to an id, and gives what
+    /// follows an id of its own.
+    pub(crate) fn take(
+        &mut self,
+        number: u64,
+        offset: u64,
+        size: u64,
+        mut split: impl FnMut(u32, u64) -> u32,
+    ) -> Option<u32> {
+        let ranges = self.open.get_mut(&number)?;
+        let (&start, part) = ranges.range_mut(..=offset).next_back()?;
         let before = offset - start;
-        let Some(after) = length
-            .checked_sub(before)
-            .and_then(|left| left.checked_sub(size))
-        else {
-            return false;
-        };
-        ranges.remove(&start);
+        let after = part.size.checked_sub(before)?.checked_sub(size)?;
+        let mut id = part.id;
         if before > 0 {
-            ranges.insert(start, before);
+            part.size = before;
+            id = split(id, before);
+        } else {
+            ranges.remove(&start);
         }
         if after > 0 {
-            ranges.insert(offset + size, after);
+            let rest = Part {
+                id: split(id, size),
+                size: after,
+            };
+            ranges.insert(offset + size, rest);
         }
         if ranges.is_empty() {
             self.open.remove(&number);
         }
         self.bytes -= size;
-        true
+        Some(id)
     }
 
     /// What is left of a grant, which is over.
-    pub(crate) fn close(&mut self, number: u64) -> BTreeMap<u64, u64> {
+    pub(crate) fn close(&mut self, number: u64) -> BTreeMap<u64, Part> {
         let ranges = self.open.remove(&number).unwrap_or_default();
-        self.bytes -= ranges.values().sum::<u64>();
+        self.bytes -= ranges.values().map(|part| part.size).sum::<u64>();
         ranges
     }
 }
@@ -103,7 +117,8 @@ impl State {
             most = 0;
         }
         most -= most % ALIGNMENT;
-        let (offset, length) = self.segments.set_aside(slot, number, most);
+        let bodies = &mut self.objects.bodies;
+        let (offset, length) = self.segments.set_aside(bodies, slot, number, most);
         Ok(Answer::Granted { offset, length })
     }
 
@@ -125,7 +140,8 @@ impl State {
     ) -> Result<Answer, Failure> {
         let slot = self.own_segment(owner, id)?;
         for &number in numbers {
-            self.segments.give_back(slot, number);
+            self.segments
+                .give_back(&mut self.objects.bodies, slot, number);
         }
         if !numbers.is_empty() {
             self.crowded = None;
@@ -168,8 +184,10 @@ mod tests {
             takes in prop::collection::vec((1u64..4, 0u64..40, 1u64..12), 0..60)
         ) {
             let mut grants = Grants::default();
-            grants.open(1, 4, 16);
-            grants.open(2, 20, 12);
+            grants.open(1, 4, Part { id: 0, size: 16 });
+            grants.open(2, 20, Part { id: 1, size: 12 });
+            // What each id has, as (offset, size).
+            let mut plots = vec![(4, 16), (20, 12)];
             // The naive model: whose each cell is.
             let mut cells: Vec<u64> = (0..60)
                 .map(|cell| match cell {
@@ -181,7 +199,13 @@ mod tests {
             for (number, offset, size) in takes {
                 let range = offset as usize..(offset + size) as usize;
                 let theirs = cells[range.clone()].iter().all(|owner| *owner == number);
-                prop_assert_eq!(grants.take(number, offset, size), theirs);
+                let taken = grants.take(number, offset, size, |id, first| {
+                    let (start, size) = plots[id as usize];
+                    plots[id as usize].1 = first;
+                    plots.push((start + first, size - first));
+                    plots.len() as u32 - 1
+                });
+                prop_assert_eq!(taken.map(|id| plots[id as usize]), theirs.then_some((offset, size)));
                 if theirs {
                     cells[range].fill(0);
                 }
@@ -190,7 +214,8 @@ mod tests {
                 prop_assert_eq!(grants.ranges().map(|(_, size)| size).sum::<u64>(), left);
             }
             for number in [1, 2] {
-                for (offset, size) in grants.close(number) {
+                for (offset, Part { id, size }) in grants.close(number) {
+                    prop_assert_eq!(plots[id as usize], (offset, size));
                     cells[offset as usize..(offset + size) as usize].fill(0);
                 }
             }

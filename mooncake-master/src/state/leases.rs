@@ -27,9 +27,9 @@ struct Lease {
     links: Links,
 }
 
-impl Linked for Lease {
-    fn links(&mut self) -> &mut Links {
-        &mut self.links
+impl Linked for Slab<Lease> {
+    fn links(&mut self, slot: u32) -> &mut Links {
+        &mut self[slot].links
     }
 }
 

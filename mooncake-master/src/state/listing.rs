@@ -3,16 +3,12 @@
 use std::{cmp::Ordering, collections::BinaryHeap};
 
 use super::{
-    Answer, Caller, Key, ListObjects, ListedObject, Operation, State,
-    objects::{Body, Phase},
+    Answer, Caller, Key, ListObjects, ListedObject, Operation, STEP, State, bodies::Bodies,
     tenants::TenantId,
 };
 
 /// Objects in one page of a list, at most.
 pub const MAX_PAGE: u32 = 1000;
-
-/// Bodies looked at in one step, so that no step takes long.
-const LISTED_A_STEP: u32 = if cfg!(test) { 1500 } else { 4096 };
 
 /// A page that is being gathered. What comes and goes meanwhile is in it or not.
 #[derive(Debug)]
@@ -61,13 +57,17 @@ impl State {
             return false;
         };
         let bodies = &self.objects.bodies;
-        let end = bodies.end().min(listing.next + LISTED_A_STEP);
+        let end = bodies
+            .end()
+            .min(listing.next + STEP.saturating_sub(self.work));
+        self.work += end - listing.next;
         for slot in listing.next..end {
             if let Some(body) = bodies.at(slot)
-                && matches!(body.phase, Phase::Complete { .. })
-                && !self.objects.is_doomed(body)
+                && body.is_complete()
+                && body.tenant() == listing.tenant
+                && !self.objects.is_doomed(slot)
             {
-                listing.take(body);
+                listing.take(bodies, slot);
             }
         }
         listing.next = end;
@@ -91,20 +91,19 @@ impl Listing {
         }
     }
 
-    fn take(&mut self, body: &Body) {
-        let wanted = body.tenant == self.tenant
-            && body.key.starts_with(&self.page.prefix.0)
-            && *body.key > *self.page.after.0;
+    fn take(&mut self, bodies: &Bodies, slot: u32) {
+        let key = bodies.key(slot);
+        let wanted = key.starts_with(&self.page.prefix.0) && *key > *self.page.after.0;
         let full = self.smallest.len() > self.limit();
-        let too_late = |ByKey(last): &ByKey| *last.key.0 < *body.key;
+        let too_late = |ByKey(last): &ByKey| *last.key.0 < *key;
         if !wanted || (full && self.smallest.peek().is_some_and(too_late)) {
             return;
         }
         self.smallest.push(ByKey(ListedObject {
-            key: Key::from(body.key.to_vec()),
-            length: body.length,
-            replicas: body.replicas.len() as u32,
-            incarnation: body.incarnation,
+            key: Key::from(key.to_vec()),
+            length: bodies[slot].length,
+            replicas: bodies[slot].count().into(),
+            incarnation: bodies.incarnation(slot),
         }));
         if self.smallest.len() > self.limit() + 1 {
             self.smallest.pop();

@@ -1,8 +1,8 @@
 //! Clients and the segments that they bring.
 
 use super::{
-    Answer, ClientId, Failure, MAX_NAME_BYTES, SegmentId, SegmentIdentity, SegmentUsage, State,
-    clients::Client, segments::Mount,
+    Answer, Caller, ClientId, Failure, MAX_NAME_BYTES, Operation, SegmentId, SegmentIdentity,
+    SegmentUsage, State, clients::Client, segments::Mount,
 };
 use crate::Time;
 
@@ -73,6 +73,7 @@ impl State {
     pub(super) fn mount(
         &mut self,
         now: Time,
+        caller: &Caller,
         client: ClientId,
         segment: &SegmentIdentity,
     ) -> Result<Answer, Failure> {
@@ -80,10 +81,16 @@ impl State {
             let owner = segment.owner;
             return Err(Failure::IllegalClient { owner });
         }
-        match self.segments.admit(segment)? {
+        let replaced = match self.segments.admit(segment)? {
             Mount::Known => return Ok(Answer::Done),
-            Mount::New => {}
-            Mount::Replaces(slot) => self.drop_segment(now, slot),
+            Mount::New => None,
+            Mount::Replaces(slot) => Some(slot),
+        };
+        self.promises.admit()?;
+        let operation = Operation::Mount(segment.clone());
+        let ticket = self.promises.begin(caller, &operation, Answer::Done);
+        if let Some(slot) = replaced {
+            self.drop_segment(now, slot, Some(ticket));
         }
         let mut segment = segment.clone();
         if !self.seen(now, client) {
@@ -96,37 +103,49 @@ impl State {
                 .clone_from(&self.clients.all[&client].name);
         }
         self.segments.mount(segment);
-        Ok(Answer::Done)
+        Ok(self.close_promise(ticket))
     }
 
     pub(super) fn unmount(
         &mut self,
         now: Time,
+        caller: &Caller,
         client: ClientId,
         id: SegmentId,
     ) -> Result<Answer, Failure> {
         let slot = self.own_segment(client, id)?;
-        self.drop_segment(now, slot);
-        Ok(Answer::Done)
+        self.promises.admit()?;
+        let operation = Operation::Unmount(id);
+        let ticket = self.promises.begin(caller, &operation, Answer::Done);
+        self.drop_segment(now, slot, Some(ticket));
+        Ok(self.close_promise(ticket))
     }
 
     /// The client ends its session. What it began is cancelled, what it brought is unmounted.
-    pub(super) fn goodbye(&mut self, now: Time, id: ClientId, quiet: bool) -> Answer {
-        self.drop_client(now, id);
+    pub(super) fn goodbye(
+        &mut self,
+        now: Time,
+        caller: &Caller,
+        id: ClientId,
+        quiet: bool,
+    ) -> Answer {
+        let operation = Operation::Goodbye { quiet };
+        let ticket = self.promises.begin(caller, &operation, Answer::Done);
+        self.drop_client(now, id, Some(ticket));
         if quiet {
             for covered in self.leases.release_all(id) {
                 self.uncover(now, &covered);
             }
             self.quieten_puts_of(now, id);
         }
-        Answer::Done
+        self.close_promise(ticket)
     }
 
     /// Forgets a client with what it began and brought.
-    fn drop_client(&mut self, now: Time, id: ClientId) {
+    fn drop_client(&mut self, now: Time, id: ClientId, ticket: Option<u64>) {
         self.clients.all.remove(&id);
         for slot in self.segments.owned_by(id) {
-            self.drop_segment(now, slot);
+            self.drop_segment(now, slot, ticket);
         }
         self.drop_puts_of(now, id);
     }
@@ -152,7 +171,7 @@ impl State {
     pub(super) fn expire_clients(&mut self, now: Time) {
         for id in self.clients.expired(now, self.settings.client_ttl) {
             self.totals.expired_clients += 1;
-            self.drop_client(now, id);
+            self.drop_client(now, id, None);
         }
         for id in self.clients.suspicious(now, self.settings.suspect_after) {
             self.suspect(id);

@@ -14,11 +14,15 @@
 //! *quarantine*.
 
 mod answer;
+mod bodies;
 mod clients;
+mod closing;
 mod command;
 mod grants;
 mod hash;
 mod ids;
+mod index;
+mod keys;
 mod leases;
 mod listing;
 mod membership;
@@ -30,6 +34,7 @@ mod read;
 mod recency;
 mod remove;
 mod reservations;
+mod room;
 mod segments;
 mod settings;
 mod tenants;
@@ -58,8 +63,9 @@ pub use settings::Settings;
 
 pub(crate) use self::reservations::MAX_RESERVATION;
 use self::{
-    clients::Clients, leases::Leases, listing::Listing, objects::Objects, promises::Promises,
-    recency::Use, remove::Sweep, segments::Segments, tenants::TenantId, tenants::Tenants,
+    clients::Clients, closing::Closing, leases::Leases, listing::Listing, objects::Objects,
+    promises::Promises, recency::Use, remove::Sweep, segments::Segments, tenants::TenantId,
+    tenants::Tenants,
 };
 use crate::{Time, evict::Drain, slab::Ref};
 
@@ -153,6 +159,10 @@ struct Totals {
     abandoned_puts: u64,
 }
 
+/// No step goes beyond so many objects for long, so that none takes long: what is left is for the
+/// next one.
+const STEP: u32 = 1024;
+
 /// See the [module](self).
 #[derive(Debug)]
 pub struct State {
@@ -178,6 +188,9 @@ pub struct State {
     promises: Promises,
     sweeps: VecDeque<Sweep>,
     listings: VecDeque<Listing>,
+    closing: VecDeque<Closing>,
+    /// Objects that this step evicted, swept or looked at beside those that it was asked for.
+    work: u32,
     totals: Totals,
     effects: Vec<Effect>,
 }
@@ -189,7 +202,7 @@ impl State {
         Self {
             epoch,
             sequence: 0,
-            objects: Objects::new(settings.hash_seed),
+            objects: Objects::new(epoch, settings.hash_seed),
             settings,
             tenants: Tenants::default(),
             clients: Clients::default(),
@@ -204,6 +217,8 @@ impl State {
             promises: Promises::default(),
             sweeps: VecDeque::new(),
             listings: VecDeque::new(),
+            closing: VecDeque::new(),
+            work: 0,
             totals: Totals::default(),
             effects: Vec::new(),
         }
@@ -249,6 +264,7 @@ impl State {
 
     /// Takes one step. `now` must not be smaller than in any step before.
     pub fn apply(&mut self, now: Time, command: &Command) -> Applied {
+        self.work = 0;
         let answer = match command {
             Command::AcknowledgeBelow { client, number } => {
                 if let Some(client) = self.clients.all.get_mut(client) {
@@ -327,7 +343,7 @@ impl State {
         match operation {
             Operation::Describe(keys) => Answer::Described(self.describe(now, tenant, keys)),
             Operation::Exist(keys) => Answer::Exist(self.exist(now, tenant, keys)),
-            Operation::Goodbye { quiet } => self.goodbye(now, client, *quiet),
+            Operation::Goodbye { quiet } => self.goodbye(now, caller, client, *quiet),
             Operation::Grant(Grant {
                 segment,
                 number,
@@ -339,7 +355,7 @@ impl State {
                 evicted_objects: self.totals.evicted_objects,
             },
             Operation::Lookup(keys) => self.lookup(now, caller, client, tenant, keys),
-            Operation::Mount(segment) => answer_of(self.mount(now, client, segment)),
+            Operation::Mount(segment) => answer_of(self.mount(now, caller, client, segment)),
             Operation::Ping => Answer::Pong {
                 known: self.seen(now, client),
             },
@@ -362,7 +378,7 @@ impl State {
             Operation::ReturnGrants { segment, numbers } => {
                 answer_of(self.return_grants(client, *segment, numbers))
             }
-            Operation::Unmount(id) => answer_of(self.unmount(now, client, *id)),
+            Operation::Unmount(id) => answer_of(self.unmount(now, caller, client, *id)),
         }
     }
 
@@ -370,9 +386,15 @@ impl State {
         self.expire_clients(now);
         self.expire_memory(now);
         self.segments.forget_retired(now);
-        self.evict_to_watermark();
+        let closing = self.close_segments(now);
+        let evicting = self.evict_to_watermark(STEP);
         let sweeping = self.sweep(now);
-        self.list() || sweeping
+        self.list() || sweeping || evicting || closing || !self.may_go_on()
+    }
+
+    /// The step has not taken long yet.
+    fn may_go_on(&self) -> bool {
+        self.work < STEP
     }
 
     /// A place in the order of uses, later than all before.

@@ -1,48 +1,22 @@
-//! The table of objects: bodies in a slab, an index by key, and what a body is.
+//! The table of objects: their bodies, found by key, and the lists that these are in.
 
 use std::num::NonZeroU32;
 
-use hashbrown::HashTable;
 use rustc_hash::FxHashMap;
 
 use super::{
-    ClientId, Incarnation, Object, Replicas,
+    ClientId, Incarnation, Object, Replica,
+    bodies::{Bodies, Phase},
     hash::KeyHasher,
+    index::Index,
     recency::{Recency, Use},
-    reservations::{Reservations, Stamp},
+    reservations::Reservations,
     tenants::TenantId,
 };
-use crate::{
-    Time,
-    list::{Linked, Links, List},
-    slab::{Ref, Slab},
-};
+use crate::{Time, list::List, slab::Slab};
 
-/// All that is known of one incarnation of an object.
-#[derive(Debug)]
-pub(crate) struct Body {
-    pub(crate) key: Box<[u8]>,
-    pub(crate) incarnation: Incarnation,
-    pub(crate) length: u64,
-    /// Memory replicas refer to slots of the segment table.
-    pub(crate) replicas: Replicas,
-    pub(crate) phase: Phase,
-    /// In the list of puts under way, or in that of complete objects by recency.
-    pub(crate) links: Links,
-    pub(crate) tenant: TenantId,
-    pub(crate) reservation: Stamp,
-    pub(crate) leases: u32,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
-    /// Readable. `used` is its place in the order of uses: no two are equal.
-    Complete { used: Use },
-    /// Not found any more; its memory waits for leases, and for the put's writer if there is one.
-    Gone { put: Option<PutSlot> },
-    /// A put under way.
-    Writing { put: PutSlot },
-}
+/// Keys that are looked for side by side.
+pub(super) const TOGETHER: usize = 32;
 
 /// Stands in `Objects::puts`: few objects are being written, so that all others do without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,52 +32,21 @@ pub(crate) struct Put {
     pub(crate) first: u64,
 }
 
-impl Body {
-    /// Its memory replicas, as (slot of the segment, offset).
-    pub(crate) fn extents(&self) -> impl Iterator<Item = (u32, u64)> {
-        super::segments::extents(&self.replicas)
+impl PutSlot {
+    pub(crate) fn to_bits(self) -> u32 {
+        self.0.get()
     }
 
-    /// Of a put under way.
-    pub(crate) fn put(&self) -> Option<PutSlot> {
-        match self.phase {
-            Phase::Writing { put } => Some(put),
-            Phase::Complete { .. } | Phase::Gone { .. } => None,
-        }
-    }
-
-    /// It stays for now, however long it has not been used.
-    pub(crate) fn is_kept(&self) -> bool {
-        self.leases > 0 || self.reservation.is_reserved()
-    }
-}
-
-impl Linked for Body {
-    fn links(&mut self) -> &mut Links {
-        &mut self.links
-    }
-}
-
-/// Holds the hash beside the slot: neither growing the index nor passing by a neighbour on the way
-/// to a key goes to the bodies, of which each is a cache miss.
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    hash: u32,
-    slot: u32,
-}
-
-impl Entry {
-    /// What the index sees of a hash: all 64 bits, from the half that entries keep.
-    fn spread(hash: u32) -> u64 {
-        u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    pub(crate) fn from_bits(bits: u32) -> Self {
+        Self(NonZeroU32::new(bits).expect("it was not zero before"))
     }
 }
 
 #[derive(Debug)]
 pub(crate) struct Objects {
-    pub(crate) bodies: Slab<Body>,
+    pub(crate) bodies: Bodies,
     /// All bodies that are not gone, but those in `beside`.
-    index: HashTable<Entry>,
+    index: Index,
     /// Puts under way that will replace a complete body when they end, by its slot.
     beside: FxHashMap<u32, u32>,
     /// Which objects of a tenant are as good as gone, while they are being taken out.
@@ -129,10 +72,10 @@ pub(crate) struct Doomed {
 }
 
 impl Objects {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub(crate) fn new(epoch: u64, seed: u64) -> Self {
         Self {
-            bodies: Slab::new(),
-            index: HashTable::new(),
+            bodies: Bodies::new(epoch),
+            index: Index::new(),
             beside: FxHashMap::default(),
             doomed: FxHashMap::default(),
             hasher: KeyHasher::new(seed),
@@ -140,39 +83,74 @@ impl Objects {
             writing: List::EMPTY,
             in_progress: 0,
             puts: Slab::new(),
-            reservations: Reservations::default(),
+            reservations: Reservations::new(),
         }
     }
 
     /// Complete objects.
     pub(crate) fn complete(&self) -> u64 {
-        (self.index.len() + self.beside.len()) as u64 - self.in_progress
+        self.index.len() + self.beside.len() as u64 - self.in_progress
     }
 
     /// The one body that the key stands for now.
     pub(crate) fn find(&self, tenant: TenantId, key: &[u8]) -> Option<u32> {
-        let hash = self.hash(tenant, key);
-        let same = |entry: &Entry| {
-            entry.hash == hash && {
-                let body = &self.bodies[entry.slot];
-                body.tenant == tenant && *body.key == *key && !self.is_doomed(body)
-            }
-        };
-        let entry = self.index.find(Entry::spread(hash), same)?;
-        Some(entry.slot)
+        self.find_hashed(self.hash(tenant, key), tenant, key)
+    }
+
+    fn find_hashed(&self, hash: u32, tenant: TenantId, key: &[u8]) -> Option<u32> {
+        self.index.find(hash, |slot| {
+            self.bodies.is_of(slot, tenant, key) && !self.is_doomed(slot)
+        })
     }
 
     /// A body that the key stood for until all of the tenant was removed.
     pub(crate) fn find_doomed(&self, tenant: TenantId, key: &[u8]) -> Option<u32> {
-        let hash = self.hash(tenant, key);
-        let same = |entry: &Entry| {
-            entry.hash == hash && {
-                let body = &self.bodies[entry.slot];
-                body.tenant == tenant && *body.key == *key && self.is_doomed(body)
+        self.index.find(self.hash(tenant, key), |slot| {
+            self.bodies.is_of(slot, tenant, key) && self.is_doomed(slot)
+        })
+    }
+
+    /// Brings to the caches what looking for these keys will need: first of all the lines of the
+    /// index, then all bodies, then all keys, so that the misses of each kind overlap.
+    pub(crate) fn bring<'a>(&self, tenant: TenantId, keys: impl Iterator<Item = &'a [u8]> + Clone) {
+        let mut hashes = [0; TOGETHER];
+        let mut slots = [None; TOGETHER];
+        let mut read = 0;
+        for (hash, key) in hashes.iter_mut().zip(keys.clone()) {
+            *hash = self.hash(tenant, key);
+        }
+        let count = keys.take(TOGETHER).count();
+        for &hash in &hashes[..count] {
+            read ^= self.index.touch(hash);
+        }
+        for (slot, &hash) in slots.iter_mut().zip(&hashes[..count]) {
+            *slot = self.index.find(hash, |_| true);
+        }
+        for slot in slots.iter().flatten() {
+            read ^= self.bodies.touch(*slot);
+        }
+        for slot in slots.iter().flatten() {
+            read ^= u32::from(self.bodies.touch_key(*slot));
+        }
+        std::hint::black_box(read);
+    }
+
+    /// The same for bodies that will be forgotten: lines of the index, and neighbours in the order of
+    /// uses.
+    pub(crate) fn bring_slots(&self, slots: impl Iterator<Item = u32>) {
+        let mut read = 0;
+        for slot in slots {
+            let Some(body) = self.bodies.at(slot) else {
+                continue;
+            };
+            read ^= self.index.touch(self.hash_at(slot));
+            for neighbour in [body.links.prev, body.links.next] {
+                if self.bodies.at(neighbour).is_some() {
+                    read ^= self.bodies.touch(neighbour);
+                }
             }
-        };
-        let entry = self.index.find(Entry::spread(hash), same)?;
-        Some(entry.slot)
+        }
+        std::hint::black_box(read);
     }
 
     /// The put under way that will replace this complete body.
@@ -183,12 +161,12 @@ impl Objects {
         self.beside.get(&slot).copied()
     }
 
-    pub(crate) fn is_doomed(&self, body: &Body) -> bool {
+    pub(crate) fn is_doomed(&self, slot: u32) -> bool {
         !self.doomed.is_empty()
             && self
                 .doomed
-                .get(&body.tenant)
-                .is_some_and(|doomed| body.incarnation <= doomed.last)
+                .get(&self.bodies[slot].tenant())
+                .is_some_and(|doomed| self.bodies.incarnation(slot) <= doomed.last)
     }
 
     fn hash(&self, tenant: TenantId, key: &[u8]) -> u32 {
@@ -202,28 +180,28 @@ impl Objects {
     /// The body that the key stands for, if it can be read.
     pub(crate) fn readable(&self, tenant: TenantId, key: &[u8]) -> Option<u32> {
         self.find(tenant, key)
-            .filter(|&slot| matches!(self.bodies[slot].phase, Phase::Complete { .. }))
+            .filter(|&slot| self.bodies[slot].is_complete())
     }
 
     /// Takes in a put that begins. Its key must be free, but for the complete body that it will
     /// replace.
-    pub(crate) fn start(&mut self, body: Body, replaces: Option<u32>) -> Ref {
-        let hash = self.hash(body.tenant, &body.key);
-        let at = self.bodies.insert(body);
-        let slot = at.slot;
+    pub(crate) fn start(&mut self, slot: u32, put: Put, replaces: Option<u32>) {
+        let put = self.open_put(put);
+        self.bodies[slot].set_phase(Phase::Writing { put });
         if let Some(replaced) = replaces {
             self.beside.insert(replaced, slot);
         } else {
-            let respread = |entry: &Entry| Entry::spread(entry.hash);
-            self.index
-                .insert_unique(Entry::spread(hash), Entry { hash, slot }, respread);
+            self.index.insert(self.hash_at(slot), slot);
         }
-        self.writing.push_front(&mut self.bodies, at.slot);
+        self.writing.push_front(&mut self.bodies, slot);
         self.in_progress += 1;
-        at
     }
 
-    pub(crate) fn open_put(&mut self, put: Put) -> PutSlot {
+    fn hash_at(&self, slot: u32) -> u32 {
+        self.hash(self.bodies[slot].tenant(), self.bodies.key(slot))
+    }
+
+    fn open_put(&mut self, put: Put) -> PutSlot {
         let at = self.puts.insert(put);
         PutSlot(NonZeroU32::MIN.saturating_add(at.slot))
     }
@@ -244,7 +222,7 @@ impl Objects {
 
     /// A put has ended well. What it replaces must have been forgotten.
     pub(crate) fn complete_put(&mut self, slot: u32, used: Use) {
-        let Phase::Writing { put } = self.bodies[slot].phase else {
+        let Phase::Writing { put } = self.bodies[slot].phase() else {
             unreachable!("only a put under way ends");
         };
         self.writing.remove(&mut self.bodies, slot);
@@ -258,10 +236,10 @@ impl Objects {
     /// body stays, in no list.
     pub(crate) fn forget(&mut self, slot: u32) {
         let body = &self.bodies[slot];
-        match body.phase {
+        match body.phase() {
             Phase::Complete { .. } => {
-                if self.is_doomed(body)
-                    && let Some(doomed) = self.doomed.get_mut(&body.tenant)
+                if self.is_doomed(slot)
+                    && let Some(doomed) = self.doomed.get_mut(&body.tenant())
                 {
                     doomed.gone += 1;
                 }
@@ -274,46 +252,32 @@ impl Objects {
                 self.in_progress -= 1;
             }
         }
-        let body = &self.bodies[slot];
-        let hash = self.hash(body.tenant, &body.key);
-        let entry = self
-            .index
-            .find_entry(Entry::spread(hash), |entry| entry.slot == slot);
-        match (entry, self.beside.remove(&slot)) {
-            (Ok(mut entry), Some(successor)) => entry.get_mut().slot = successor,
-            (Ok(entry), None) => {
-                entry.remove();
-            }
-            (Err(_), _) => {
-                // It was to be a successor itself; few are.
-                self.beside.retain(|_, successor| *successor != slot);
-            }
-        }
-        if self.index.capacity() > 4096 && self.index.len() < self.index.capacity() / 8 {
-            let room = self.index.len() * 2;
-            self.index
-                .shrink_to(room, |entry| Entry::spread(entry.hash));
+        let hash = self.hash_at(slot);
+        let successor = if self.beside.is_empty() {
+            None
+        } else {
+            self.beside.remove(&slot)
+        };
+        let found = match successor {
+            Some(successor) => self.index.replace(hash, slot, successor),
+            None => self.index.remove(hash, slot),
+        };
+        if !found {
+            // It was to be a successor itself; few are.
+            self.beside.retain(|_, successor| *successor != slot);
         }
     }
 
     /// As answers show it; `segment` gives a segment's place in the answer's table.
-    pub(crate) fn view(&self, slot: u32, segment: impl FnMut(u32) -> u32) -> Object {
-        let body = &self.bodies[slot];
+    pub(crate) fn view(&self, slot: u32, mut segment: impl FnMut(u32) -> u32) -> Object {
+        let memory = |place: super::bodies::Place| Replica::Memory {
+            segment: segment(place.segment),
+            offset: place.offset,
+        };
         Object {
-            incarnation: body.incarnation,
-            length: body.length,
-            replicas: super::segments::translated(&body.replicas, segment),
+            incarnation: self.bodies.incarnation(slot),
+            length: self.bodies[slot].length,
+            replicas: self.bodies.places(slot).map(memory).collect(),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_body_stays_small() {
-        assert!(size_of::<Body>() <= 96, "{} bytes", size_of::<Body>());
-        assert!(size_of::<super::super::Replica>() <= 16);
     }
 }

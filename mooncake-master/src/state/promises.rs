@@ -66,6 +66,13 @@ impl Promises {
         }
     }
 
+    /// It also waits for something that [`State::settle`] ends.
+    pub(crate) fn hold(&mut self, ticket: u64) {
+        if let Some(promise) = self.waiting.get_mut(&ticket) {
+            promise.open += 1;
+        }
+    }
+
     pub(crate) fn set_answer(&mut self, ticket: u64, answer: Answer) {
         if let Some(promise) = self.waiting.get_mut(&ticket) {
             promise.answer = answer;
@@ -107,8 +114,9 @@ impl State {
 
     /// A body is gone that may still be read.
     pub(super) fn gone_while_read(&mut self, slot: u32) {
-        let body = &self.objects.bodies[slot];
-        let hash = self.objects.hash_of(body.tenant, &body.key);
+        let bodies = &self.objects.bodies;
+        let tenant = bodies[slot].tenant();
+        let hash = self.objects.hash_of(tenant, bodies.key(slot));
         self.promises.leased.entry(hash).or_default().push(slot);
     }
 
@@ -118,17 +126,15 @@ impl State {
         let slots = (!leased.is_empty())
             .then(|| leased.get(&self.objects.hash_of(tenant, key)))
             .flatten();
-        let theirs = move |slot: &u32| {
-            let body = &self.objects.bodies[*slot];
-            body.tenant == tenant && *body.key == *key
-        };
+        let theirs = move |slot: &u32| self.objects.bodies.is_of(*slot, tenant, key);
         slots.into_iter().flatten().copied().filter(theirs)
     }
 
     /// The last lease on a gone body has ended.
     pub(super) fn unread(&mut self, slot: u32) {
-        let body = &self.objects.bodies[slot];
-        let hash = self.objects.hash_of(body.tenant, &body.key);
+        let bodies = &self.objects.bodies;
+        let tenant = bodies[slot].tenant();
+        let hash = self.objects.hash_of(tenant, bodies.key(slot));
         if let Entry::Occupied(mut slots) = self.promises.leased.entry(hash) {
             slots.get_mut().retain(|other| *other != slot);
             if slots.get().is_empty() {

@@ -1,15 +1,15 @@
 //! Writing objects: PutStart, PutEnd, PutRevoke, and Put, which is start and end in one.
 
 use super::{
-    Answer, ClientId, Failure, Incarnation, Key, Located, Object, PutPlaced, PutStart, Replicas,
-    State, check_key,
+    Answer, ClientId, Failure, Incarnation, Key, Located, Object, PutPlaced, PutStart, State,
+    bodies::Phase,
+    check_key,
     hash::spread,
-    objects::{Body, Phase, Put, PutSlot},
-    reservations::Stamp,
+    objects::{Put, PutSlot, TOGETHER},
     segments::{Table, Wish},
     tenants::TenantId,
 };
-use crate::{Time, list::Links};
+use crate::Time;
 
 /// More replicas of one object are a mistake.
 const MAX_REPLICAS: u32 = 64;
@@ -48,7 +48,11 @@ impl State {
         let mut draw = put.draw;
         let mut table = Table::default();
         let mut results = Vec::with_capacity(put.items.len());
-        for (key, length) in &put.items {
+        for (at, (key, length)) in put.items.iter().enumerate() {
+            if at.is_multiple_of(TOGETHER) {
+                let keys = put.items[at..].iter().map(|(key, _)| &*key.0);
+                self.objects.bring(tenant, keys.take(TOGETHER));
+            }
             let wish = Wish {
                 strategy: self.settings.allocation_strategy,
                 draw: spread(&mut draw),
@@ -65,7 +69,7 @@ impl State {
             let key = (tenant, key, put.upsert);
             results.push(self.start(now, grant, key, &wish, &mut table));
         }
-        self.evict_to_watermark();
+        self.evict_beside();
         Ok(Answer::Started(Located {
             results,
             segments: table.handles,
@@ -87,14 +91,13 @@ impl State {
             let objects = &mut self.objects;
             objects.recency.touch(&mut objects.bodies, slot, used);
         }
-        let replicas = match self.allocate(now, wish) {
-            Ok(replicas) => replicas,
-            Err(failure) => {
-                self.reclaim(now);
-                return Err(failure);
-            }
-        };
-        let slot = self.begin(now, grant, (tenant, key), wish.length, replicas);
+        let slot = self.create(tenant, key, wish.length);
+        if let Err(failure) = self.allocate(now, slot, wish) {
+            self.objects.bodies.remove(slot);
+            self.reclaim(now);
+            return Err(failure);
+        }
+        self.begin(now, grant, (tenant, key), slot);
         let segments = &self.segments;
         Ok(self.objects.view(slot, |slot| table.place(segments, slot)))
     }
@@ -123,38 +126,22 @@ impl State {
         Ok(complete)
     }
 
-    /// Takes in a put that was admitted, and takes the key over from a late one.
-    fn begin(
-        &mut self,
-        now: Time,
-        grant: Put,
-        (tenant, key): (TenantId, &Key),
-        length: u64,
-        replicas: Replicas,
-    ) -> u32 {
+    /// The body of a put that was admitted: gone, and without replicas.
+    fn create(&mut self, tenant: TenantId, key: &Key, length: u64) -> u32 {
+        let next = self.sequence + 1;
+        self.objects.bodies.insert(tenant, &key.0, length, next)
+    }
+
+    /// Takes in a put whose body has its memory, and takes the key over from a late one.
+    fn begin(&mut self, now: Time, grant: Put, (tenant, key): (TenantId, &Key), slot: u32) {
         // Looked for again: making room may have ended the late put, or evicted the object.
         let (complete, under_way) = self.stands_for(tenant, &key.0);
         if let Some(slot) = under_way {
             self.totals.abandoned_puts += 1;
             self.cancel(now, slot);
         }
-        self.sequence += 1;
-        let put = self.objects.open_put(grant);
-        let body = Body {
-            key: (*key.0).into(),
-            incarnation: Incarnation {
-                epoch: self.epoch,
-                sequence: self.sequence,
-            },
-            length,
-            replicas,
-            phase: Phase::Writing { put },
-            links: Links::LOOSE,
-            tenant,
-            reservation: Stamp::default(),
-            leases: 0,
-        };
-        self.objects.start(body, complete).slot
+        self.sequence = self.objects.bodies[slot].sequence();
+        self.objects.start(slot, grant, complete);
     }
 
     pub(super) fn put(
@@ -172,14 +159,22 @@ impl State {
             first: self.sequence + 1,
         };
         let mut begun = Vec::with_capacity(put.items.len());
-        for item in &put.items {
+        for (at, item) in put.items.iter().enumerate() {
+            if at.is_multiple_of(TOGETHER) {
+                let keys = put.items[at..].iter().map(|item| &*item.key.0);
+                self.objects.bring(tenant, keys.take(TOGETHER));
+            }
             let admitted = self.admit(now, (tenant, &item.key, put.upsert), item.length);
             let slot = admitted.and_then(|_| {
+                let slot = self.create(tenant, &item.key, item.length);
+                let bodies = &mut self.objects.bodies;
                 let at = (item.grant, item.offset);
-                let replica = self.segments.put_in_grant(segment, at, item.length);
-                let replica = replica.ok_or(Failure::GrantNotFound { grant: item.grant })?;
-                let replicas = [replica].into_iter().collect();
-                Ok(self.begin(now, ticket, (tenant, &item.key), item.length, replicas))
+                if !self.segments.put_in_grant(bodies, slot, segment, at) {
+                    bodies.remove(slot);
+                    return Err(Failure::GrantNotFound { grant: item.grant });
+                }
+                self.begin(now, ticket, (tenant, &item.key), slot);
+                Ok(slot)
             });
             begun.push(slot);
         }
@@ -187,12 +182,12 @@ impl State {
         for &slot in begun.iter().rev().flatten() {
             self.publish(now, slot);
         }
-        let incarnation = |slot: u32| self.objects.bodies[slot].incarnation;
+        let incarnation = |slot: u32| self.objects.bodies.incarnation(slot);
         let results = begun
             .into_iter()
             .map(|slot| slot.map(incarnation))
             .collect();
-        self.evict_to_watermark();
+        self.evict_beside();
         Ok(Answer::Put(results))
     }
 
@@ -210,7 +205,7 @@ impl State {
         let Some(slot) = self.objects.find(tenant, key) else {
             return (None, None);
         };
-        match self.objects.bodies[slot].phase {
+        match self.objects.bodies[slot].phase() {
             Phase::Complete { .. } => (Some(slot), self.objects.successor(slot)),
             Phase::Gone { .. } | Phase::Writing { .. } => (None, Some(slot)),
         }
@@ -225,13 +220,19 @@ impl State {
     ) -> Vec<Result<(), Failure>> {
         // The last key first, so that the first is the most recently used: of a chain of prefixes
         // the longest, which needs all others, is evicted before them.
-        let mut results: Vec<_> = items
-            .iter()
-            .rev()
-            .map(|(key, incarnation)| self.end(now, writer, tenant, key, *incarnation))
-            .collect();
+        let mut results = Vec::with_capacity(items.len());
+        for together in items.rchunks(TOGETHER) {
+            if let Some(tenant) = tenant {
+                let keys = together.iter().map(|(key, _)| &*key.0);
+                self.objects.bring(tenant, keys);
+            }
+            let ends = together.iter().rev();
+            results.extend(
+                ends.map(|(key, incarnation)| self.end(now, writer, tenant, key, *incarnation)),
+            );
+        }
         results.reverse();
-        self.evict_to_watermark();
+        self.evict_beside();
         results
     }
 
@@ -246,7 +247,7 @@ impl State {
         let slot = self
             .current(tenant, key, incarnation)?
             .ok_or(Failure::Revoked)?;
-        match self.objects.bodies[slot].phase {
+        match self.objects.bodies[slot].phase() {
             Phase::Writing { put } => {
                 self.check_writer(put, caller)?;
                 self.publish(now, slot);
@@ -279,7 +280,7 @@ impl State {
         incarnation: Incarnation,
     ) -> Result<(), Failure> {
         if let Some(slot) = self.current(tenant, key, incarnation)? {
-            return match self.objects.bodies[slot].phase {
+            return match self.objects.bodies[slot].phase() {
                 Phase::Writing { put } => {
                     self.check_writer(put, caller)?;
                     self.retire(now, slot);
@@ -292,8 +293,8 @@ impl State {
         // Cancelled before: now its memory need not wait for the writer's deadline.
         if let Some(&at) = self.cancelled.get(&incarnation.sequence) {
             let body = &self.objects.bodies[at.slot];
-            if body.incarnation == incarnation
-                && let Phase::Gone { put: Some(put) } = body.phase
+            if incarnation.epoch == self.epoch
+                && let Phase::Gone { put: Some(put) } = body.phase()
                 && self.objects.put(put).writer == caller
             {
                 self.quieten(now, at);
@@ -323,13 +324,13 @@ impl State {
         };
         let (complete, under_way) = self.stands_for(tenant, key);
         let mut bodies = [complete, under_way].into_iter().flatten();
-        Ok(bodies.find(|&slot| self.objects.bodies[slot].incarnation == incarnation))
+        Ok(bodies.find(|&slot| self.objects.bodies.incarnation(slot) == incarnation))
     }
 
     /// The complete body that a put under way will replace.
     fn predecessor(&self, slot: u32) -> Option<u32> {
-        let body = &self.objects.bodies[slot];
-        let current = self.objects.find(body.tenant, &body.key)?;
+        let bodies = &self.objects.bodies;
+        let current = self.objects.find(bodies[slot].tenant(), bodies.key(slot))?;
         (current != slot).then_some(current)
     }
 }

@@ -2,7 +2,8 @@
 
 use super::{
     Answer, Caller, ClientId, Description, Existence, Failure, Key, Located, Object, Replica,
-    State, check_key, leases::Covered, objects::Phase, segments::Table, tenants::TenantId,
+    State, bodies::Phase, check_key, leases::Covered, objects::TOGETHER, segments::Table,
+    tenants::TenantId,
 };
 use crate::{Time, evict::share};
 
@@ -23,11 +24,12 @@ impl State {
         let mut table = Table::default();
         let mut covered = Covered::new();
         // The last key first, for the reason given at `put_end`.
-        let mut results: Vec<_> = keys
-            .iter()
-            .rev()
-            .map(|key| self.look_up(now, tenant, key, &mut table, &mut covered))
-            .collect();
+        let mut results = Vec::with_capacity(keys.len());
+        for together in keys.rchunks(TOGETHER) {
+            self.bring(tenant, together);
+            let all = together.iter().rev();
+            results.extend(all.map(|key| self.look_up(now, tenant, key, &mut table, &mut covered)));
+        }
         results.reverse();
         let lease = if covered.is_empty() {
             0
@@ -84,18 +86,40 @@ impl State {
         tenant: Option<TenantId>,
         keys: &[Key],
     ) -> Vec<Result<Existence, Failure>> {
-        let period = self.settings.exist_reservation;
         let limit = share(self.segments.capacity, self.settings.reserved_share);
-        let mut one = |key| {
-            let Some(slot) = self.readable(tenant, key)? else {
-                return Ok(Existence::default());
-            };
-            let objects = &mut self.objects;
-            let (reservations, bodies) = (&mut objects.reservations, &mut objects.bodies);
-            let held = reservations.reserve(bodies, slot, now, period, limit);
-            Ok(Existence { exists: true, held })
+        let mut results = Vec::with_capacity(keys.len());
+        for together in keys.chunks(TOGETHER) {
+            self.bring(tenant, together);
+            results.extend(
+                together
+                    .iter()
+                    .map(|key| self.exists(now, tenant, key, limit)),
+            );
+        }
+        results
+    }
+
+    fn exists(
+        &mut self,
+        now: Time,
+        tenant: Option<TenantId>,
+        key: &Key,
+        limit: u64,
+    ) -> Result<Existence, Failure> {
+        let Some(slot) = self.readable(tenant, key)? else {
+            return Ok(Existence::default());
         };
-        keys.iter().map(&mut one).collect()
+        let period = self.settings.exist_reservation;
+        let objects = &mut self.objects;
+        let (reservations, bodies) = (&mut objects.reservations, &mut objects.bodies);
+        let held = reservations.reserve(bodies, slot, now, period, limit);
+        Ok(Existence { exists: true, held })
+    }
+
+    fn bring(&self, tenant: Option<TenantId>, keys: &[Key]) {
+        if let Some(tenant) = tenant {
+            self.objects.bring(tenant, keys.iter().map(|key| &*key.0));
+        }
     }
 
     pub(super) fn describe(
@@ -111,7 +135,7 @@ impl State {
                 .and_then(|tenant| self.objects.find(tenant, key))
                 .ok_or(Failure::ObjectNotFound)?;
             let body = &self.objects.bodies[slot];
-            let (writing, last) = match body.phase {
+            let (writing, last) = match body.phase() {
                 Phase::Complete { used } => (false, used.time()),
                 Phase::Gone { .. } | Phase::Writing { .. } => (true, now),
             };

@@ -4,11 +4,11 @@
 //! the list, so that it is met once and not at each eviction; when its leases end it returns to the
 //! place that its last use gives it.
 
-use super::objects::{Body, Phase};
+use super::bodies::{Bodies, Phase};
 use crate::{
     Time,
     list::{Links, List, NONE},
-    slab::{Ref, Slab},
+    slab::Ref,
 };
 
 /// A place in the order of uses: a time, and room for places between two of the same.
@@ -22,6 +22,14 @@ impl Use {
     pub(crate) fn after(last: Self, now: Time) -> Self {
         let next = (last.0 >> Self::ROOM) + 1;
         Self(now.0.max(next) << Self::ROOM)
+    }
+
+    pub(crate) fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn from_bits(bits: u64) -> Self {
+        Self(bits)
     }
 
     /// The place of one time before.
@@ -74,7 +82,7 @@ impl Recency {
     }
 
     /// The next one after it.
-    pub(crate) fn younger(&self, bodies: &Slab<Body>, slot: u32) -> Option<u32> {
+    pub(crate) fn younger(&self, bodies: &Bodies, slot: u32) -> Option<u32> {
         let younger = bodies[slot].links.prev;
         (younger != NONE).then_some(younger)
     }
@@ -85,17 +93,14 @@ impl Recency {
     /// have ended and come before it, if these are the latest of all; else in front.
     ///
     /// `first` is the sequence number of the batch's first key.
-    pub(crate) fn join(&mut self, bodies: &mut Slab<Body>, slot: u32, first: u64, latest: Use) {
-        let own = bodies[slot].incarnation;
-        let before = |at: u32| {
-            let other = bodies[at].incarnation;
-            other.epoch == own.epoch && (first..own.sequence).contains(&other.sequence)
-        };
+    pub(crate) fn join(&mut self, bodies: &mut Bodies, slot: u32, first: u64, latest: Use) {
+        let own = bodies[slot].sequence();
+        let before = |at: u32| (first..own).contains(&bodies[at].sequence());
         // Mostly the one behind it has just been taken in.
         let neighbour = self
             .joined
             .and_then(|at| listed(bodies, at))
-            .filter(|&at| bodies[at].incarnation.sequence == own.sequence + 1)
+            .filter(|&at| bodies[at].sequence() == own + 1)
             .filter(|&at| bodies[at].links.prev != NONE && before(bodies[at].links.prev));
         let (mut younger, mut older) = (NONE, self.list.front);
         if let Some(neighbour) = neighbour {
@@ -111,33 +116,33 @@ impl Recency {
         let place = (younger != NONE)
             .then(|| {
                 let low = match older {
-                    NONE => used(bodies, younger).before(),
-                    older => used(bodies, older),
+                    NONE => bodies[younger].used().before(),
+                    older => bodies[older].used(),
                 };
                 // Those that follow this neighbour one by one need one place each.
                 let part = if neighbour.is_some() { u64::MAX } else { 2 };
-                Use::between(low, used(bodies, younger), part)
+                Use::between(low, bodies[younger].used(), part)
             })
             .flatten();
         if let Some(place) = place {
-            bodies[slot].phase = Phase::Complete { used: place };
+            bodies[slot].set_phase(Phase::Complete { used: place });
             self.list.insert(bodies, slot, younger, older);
             self.joined = Some(bodies.reference(slot));
         } else {
-            bodies[slot].phase = Phase::Complete { used: latest };
+            bodies[slot].set_phase(Phase::Complete { used: latest });
             self.list.push_front(bodies, slot);
             self.joined = None;
         }
     }
 
     /// The body is used now, later than all others.
-    pub(crate) fn touch(&mut self, bodies: &mut Slab<Body>, slot: u32, used: Use) {
+    pub(crate) fn touch(&mut self, bodies: &mut Bodies, slot: u32, used: Use) {
         self.remove(bodies, slot);
-        bodies[slot].phase = Phase::Complete { used };
+        bodies[slot].set_phase(Phase::Complete { used });
         self.list.push_front(bodies, slot);
     }
 
-    pub(crate) fn remove(&mut self, bodies: &mut Slab<Body>, slot: u32) {
+    pub(crate) fn remove(&mut self, bodies: &mut Bodies, slot: u32) {
         if bodies[slot].links == PARKED {
             bodies[slot].links = Links::LOOSE;
         } else {
@@ -146,22 +151,22 @@ impl Recency {
     }
 
     /// Sets a body aside that must stay.
-    pub(crate) fn park(&mut self, bodies: &mut Slab<Body>, slot: u32) {
+    pub(crate) fn park(&mut self, bodies: &mut Bodies, slot: u32) {
         self.list.remove(bodies, slot);
         bodies[slot].links = PARKED;
     }
 
     /// Nothing keeps the body any more.
-    pub(crate) fn unpark(&mut self, bodies: &mut Slab<Body>, slot: u32) {
+    pub(crate) fn unpark(&mut self, bodies: &mut Bodies, slot: u32) {
         if bodies[slot].links != PARKED {
             return;
         }
-        let used = used(bodies, slot);
+        let used = bodies[slot].used();
         let mut older = match self.returned.and_then(|at| listed(bodies, at)) {
             Some(near) => near,
             None => self.list.back,
         };
-        while older != NONE && self::used(bodies, older) > used {
+        while older != NONE && bodies[older].used() > used {
             older = bodies[older].links.next;
         }
         // Now `older` is older, or nothing is; the place is before the first that is younger.
@@ -169,7 +174,7 @@ impl Recency {
             NONE => self.list.back,
             older => bodies[older].links.prev,
         };
-        while younger != NONE && self::used(bodies, younger) < used {
+        while younger != NONE && bodies[younger].used() < used {
             older = younger;
             younger = bodies[younger].links.prev;
         }
@@ -179,7 +184,7 @@ impl Recency {
 
     /// The most recently used bodies first.
     #[cfg(test)]
-    pub(crate) fn iter<'a>(&self, bodies: &'a Slab<Body>) -> impl Iterator<Item = u32> + use<'a> {
+    pub(crate) fn iter<'a>(&self, bodies: &'a Bodies) -> impl Iterator<Item = u32> + use<'a> {
         let front = (self.list.front != NONE).then_some(self.list.front);
         std::iter::successors(front, |&slot| {
             let next = bodies[slot].links.next;
@@ -188,18 +193,8 @@ impl Recency {
     }
 }
 
-fn used(bodies: &Slab<Body>, slot: u32) -> Use {
-    match bodies[slot].phase {
-        Phase::Complete { used } => used,
-        Phase::Gone { .. } | Phase::Writing { .. } => {
-            unreachable!("only complete bodies are in the order of use")
-        }
-    }
-}
-
 /// The slot of a body, if it still is in the list.
-fn listed(bodies: &Slab<Body>, at: Ref) -> Option<u32> {
+fn listed(bodies: &Bodies, at: Ref) -> Option<u32> {
     let body = bodies.get(at)?;
-    let complete = matches!(body.phase, Phase::Complete { .. });
-    (complete && body.links != PARKED).then_some(at.slot)
+    (body.is_complete() && body.links != PARKED).then_some(at.slot)
 }

@@ -1,14 +1,11 @@
 //! Removing objects: some, or all of a tenant.
 
 use super::{
-    Answer, Caller, Failure, Incarnation, Key, Operation, Remove, State, check_key,
-    objects::{Doomed, Phase},
+    Answer, Caller, Failure, Incarnation, Key, Operation, Remove, STEP, State, check_key,
+    objects::{Doomed, TOGETHER},
     tenants::TenantId,
 };
 use crate::{Time, list::NONE};
-
-/// Bodies looked at in one step of removing all, so that no step takes long.
-const SWEPT_A_STEP: u32 = if cfg!(test) { 1500 } else { 4096 };
 
 /// Takes out what is doomed, step by step. It is out of sight from the first one on.
 #[derive(Debug)]
@@ -73,7 +70,7 @@ impl State {
         let bodies = &self.objects.bodies;
         let leased = complete.filter(|&slot| bodies[slot].leases > 0);
         let all = leased.into_iter().chain(self.still_read(tenant, &key.0));
-        let meant = |slot: &u32| incarnation.is_none_or(|named| named == bodies[*slot].incarnation);
+        let meant = |slot: &u32| incarnation.is_none_or(|named| named == bodies.incarnation(*slot));
         read.extend(all.filter(meant));
     }
 
@@ -88,7 +85,7 @@ impl State {
         let (complete, under_way) =
             tenant.map_or((None, None), |tenant| self.stands_for(tenant, key));
         let meant = |slot: &u32| {
-            incarnation.is_none_or(|named| named == self.objects.bodies[*slot].incarnation)
+            incarnation.is_none_or(|named| named == self.objects.bodies.incarnation(*slot))
         };
         let (complete, under_way) = (complete.filter(meant), under_way.filter(meant));
         if complete.or(under_way).is_none() {
@@ -119,7 +116,7 @@ impl State {
         while slot != NONE {
             let body = &self.objects.bodies[slot];
             let newer = body.links.prev;
-            if body.tenant == tenant {
+            if body.tenant() == tenant {
                 self.cancel(now, slot);
             }
             slot = newer;
@@ -148,8 +145,7 @@ impl State {
 
     /// Takes one step; `true`: there is more to do.
     pub(super) fn sweep(&mut self, now: Time) -> bool {
-        let mut budget = SWEPT_A_STEP;
-        while budget > 0
+        while self.may_go_on()
             && let Some(Sweep {
                 tenant,
                 last,
@@ -159,12 +155,17 @@ impl State {
             }) = self.sweeps.front_mut()
         {
             let (tenant, last, ticket) = (*tenant, *last, *ticket);
-            let slots = *next..*end.min(&mut (*next + budget));
+            let slots = *next..*end.min(&mut (*next + STEP.saturating_sub(self.work)));
             *next = slots.end;
-            budget -= (slots.len() as u32).max(1);
+            self.work += (slots.len() as u32).max(1);
+            self.effects.reserve(slots.len());
             let through = *next == *end;
-            for slot in slots {
-                self.sweep_one(now, tenant, slot, ticket);
+            for first in slots.clone().step_by(TOGETHER) {
+                let together = first..slots.end.min(first + TOGETHER as u32);
+                self.objects.bring_slots(together.clone());
+                for slot in together {
+                    self.sweep_one(now, tenant, slot, ticket);
+                }
             }
             if through {
                 self.sweeps.pop_front();
@@ -195,10 +196,10 @@ impl State {
         let Some(body) = self.objects.bodies.at(slot) else {
             return;
         };
-        if body.tenant != tenant || !self.objects.is_doomed(body) {
+        if body.tenant() != tenant || !self.objects.is_doomed(slot) {
             return;
         }
-        let complete = matches!(body.phase, Phase::Complete { .. });
+        let complete = body.is_complete();
         // Also on what was gone before: all that the tenant has put is meant.
         if body.leases > 0 {
             self.promises.wait_for(ticket, slot);

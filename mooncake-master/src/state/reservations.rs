@@ -3,19 +3,21 @@
 //! An object is reserved once, then rests for as long before it can be reserved again, and all that
 //! is reserved together is capped: whoever asks again and again keeps nothing from being evicted.
 
-use std::{collections::VecDeque, time::Duration};
+use std::time::Duration;
 
-use super::objects::Body;
-use crate::{
-    Time,
-    slab::{Ref, Slab},
-};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::bodies::{Bodies, Body};
+use crate::{Time, mapped::Queue, slab::Ref};
 
 /// Longer ones do not fit into a [`Stamp`].
 pub(crate) const MAX_RESERVATION: Duration = Duration::from_secs(30);
 
 /// Where a body stands: free, reserved until about then, or resting. Small, since each body has one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes, KnownLayout,
+)]
+#[repr(transparent)]
 pub(crate) struct Stamp(u16);
 
 impl Stamp {
@@ -49,26 +51,55 @@ impl Stamp {
     }
 }
 
+/// A body that is reserved, or rests, until then.
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
+#[repr(C)]
+struct Waiting {
+    until: u64,
+    slot: u32,
+    life: u32,
+}
+
+impl Waiting {
+    fn new(until: Time, Ref { slot, life }: Ref) -> Self {
+        let until = until.0;
+        Self { until, slot, life }
+    }
+
+    fn at(self) -> Ref {
+        let Self { slot, life, .. } = self;
+        Ref { slot, life }
+    }
+}
+
 /// All reservations, in the order of their ends, which is that of their beginnings.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Reservations {
-    reserved: VecDeque<(Time, Ref)>,
-    resting: VecDeque<(Time, Ref)>,
+    reserved: Queue<Waiting>,
+    resting: Queue<Waiting>,
     pub(crate) bytes: u64,
     pub(crate) count: u64,
 }
 
 impl Reservations {
+    pub(crate) const fn new() -> Self {
+        Self {
+            reserved: Queue::new(),
+            resting: Queue::new(),
+            bytes: 0,
+            count: 0,
+        }
+    }
+
     /// Reserves the body if it may be, within `limit` bytes for all; how long it stays.
     pub(crate) fn reserve(
         &mut self,
-        bodies: &mut Slab<Body>,
+        bodies: &mut Bodies,
         slot: u32,
         now: Time,
         period: Duration,
         limit: u64,
     ) -> Duration {
-        let at = bodies.reference(slot);
         let body = &mut bodies[slot];
         if body.reservation != Stamp::default() || period.is_zero() {
             return body.reservation.left(now);
@@ -79,38 +110,45 @@ impl Reservations {
         }
         let until = now + period;
         body.reservation = Stamp::until(until);
+        let left = body.reservation.left(now);
         self.bytes += size;
         self.count += 1;
-        self.reserved.push_back((until, at));
-        body.reservation.left(now)
+        self.reserved
+            .push(Waiting::new(until, bodies.reference(slot)));
+        left
     }
 
-    /// Ends one reservation whose time is over; the body that is free to go.
+    /// Ends a rest that is over; `false`: there is none.
+    pub(crate) fn end_rest(&mut self, bodies: &mut Bodies, now: Time) -> bool {
+        let Some(first) = self.resting.front().filter(|first| first.until <= now.0) else {
+            return false;
+        };
+        self.resting.pop();
+        if bodies.get(first.at()).is_some() {
+            bodies[first.slot].reservation = Stamp::default();
+        }
+        true
+    }
+
+    /// Ends a reservation whose time is over; the body, if that sets it free. `None`: there is none.
     pub(crate) fn expire(
         &mut self,
-        bodies: &mut Slab<Body>,
+        bodies: &mut Bodies,
         now: Time,
         period: Duration,
-    ) -> Option<u32> {
-        while let Some(&(until, at)) = self.resting.front()
-            && until <= now
-        {
-            self.resting.pop_front();
-            if bodies.get(at).is_some() {
-                bodies[at.slot].reservation = Stamp::default();
-            }
+    ) -> Option<Option<u32>> {
+        let first = self.reserved.front().filter(|first| first.until <= now.0)?;
+        self.reserved.pop();
+        let reserved = bodies
+            .get(first.at())
+            .is_some_and(|body| body.reservation.is_reserved());
+        if !reserved {
+            return Some(None);
         }
-        while let Some(&(until, at)) = self.reserved.front()
-            && until <= now
-        {
-            self.reserved.pop_front();
-            if bodies.get(at).is_some() && bodies[at.slot].reservation.is_reserved() {
-                self.forget(&mut bodies[at.slot]);
-                self.resting.push_back((until + period, at));
-                return Some(at.slot);
-            }
-        }
-        None
+        self.forget(&mut bodies[first.slot]);
+        let rested = Time(first.until) + period;
+        self.resting.push(Waiting::new(rested, first.at()));
+        Some(Some(first.slot))
     }
 
     /// The body goes, or its time is over: it counts no more.
@@ -122,16 +160,16 @@ impl Reservations {
         }
     }
 
-    /// The reservation of a body that lost a replica, before and after the loss.
-    pub(crate) fn shrink(&mut self, body: &Body, before: usize) {
+    /// The body has lost a replica.
+    pub(crate) fn shrink(&mut self, body: &Body) {
         if body.reservation.is_reserved() {
-            self.bytes -= body.length * (before - body.replicas.len()) as u64;
+            self.bytes -= body.length;
         }
     }
 }
 
 fn size_of(body: &Body) -> u64 {
-    body.length * body.replicas.len() as u64
+    body.length * u64::from(body.count())
 }
 
 #[cfg(test)]

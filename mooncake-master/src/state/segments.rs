@@ -3,12 +3,16 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::{
-    ClientId, Failure, MAX_NAME_BYTES, Replica, Replicas, SegmentHandle, SegmentId,
-    SegmentIdentity, grants::Grants,
+    ClientId, Failure, MAX_NAME_BYTES, SegmentHandle, SegmentId, SegmentIdentity,
+    bodies::{Bodies, Phase, Place},
+    grants::{Grants, Part},
+    recency::Use,
 };
 use crate::{
     Time,
-    alloc::{ALIGNMENT, AllocationStrategy, Extents},
+    alloc::{ALIGNMENT, AllocationStrategy, Extents, Ground as _},
+    evict::window::Row,
+    list::NONE,
 };
 
 #[derive(Debug)]
@@ -19,11 +23,11 @@ pub(crate) struct Mounted {
     pub(crate) quarantined_bytes: u64,
     /// Replicas here, those in quarantine not counted.
     pub(crate) live: u64,
-    /// Those that are.
-    quarantined: u64,
     pub(crate) grants: Grants,
     /// Its owner may be dead.
     suspect: bool,
+    /// It is being unmounted: what is in it counts no more.
+    closing: bool,
 }
 
 impl Mounted {
@@ -57,8 +61,15 @@ impl Useful {
         self.0[segment as usize]
     }
 
-    pub(crate) fn any(&self, mut extents: impl Iterator<Item = (u32, u64)>) -> bool {
-        extents.any(|(segment, _)| self.has(segment))
+    /// The slots of the segments.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u32> {
+        (0u32..)
+            .zip(&self.0)
+            .filter_map(|(slot, useful)| useful.then_some(slot))
+    }
+
+    pub(crate) fn any(&self, mut places: impl Iterator<Item = Place>) -> bool {
+        places.any(|place| self.has(place.segment))
     }
 }
 
@@ -85,6 +96,8 @@ pub(crate) struct Segments {
     pub(crate) granted_bytes: u64,
     /// Lives that were dropped while leases or writers could still use them, until when.
     retired: VecDeque<(Time, SegmentHandle)>,
+    /// Slots of those that are being unmounted.
+    closing: Vec<u32>,
 }
 
 impl Segments {
@@ -145,17 +158,23 @@ impl Segments {
         extents.size_of(length).unwrap_or(u64::MAX)
     }
 
-    /// What the segment can hold in all.
-    pub(crate) fn capacity_of(&self, slot: u32) -> u64 {
-        self.at(slot).extents.capacity()
-    }
-
     /// The segment could take so many bytes right now.
     pub(crate) fn fits(&self, slot: u32, length: u64) -> bool {
         let extents = &self.at(slot).extents;
         extents
             .size_of(length)
             .is_some_and(|size| size <= extents.largest_free())
+    }
+
+    /// The segment's memory by address, for the choice of neighbours to evict.
+    pub(crate) fn row<'a>(&'a self, bodies: &'a Bodies, slot: u32) -> SegmentRow<'a> {
+        let extents = &self.at(slot).extents;
+        SegmentRow { bodies, extents }
+    }
+
+    /// What is beside the longest free range.
+    pub(crate) fn beside_largest_free(&self, bodies: &Bodies, slot: u32) -> [Option<u32>; 2] {
+        self.at(slot).extents.beside_largest_free(bodies)
     }
 
     /// Checks a segment that wants to be mounted.
@@ -212,7 +231,9 @@ impl Segments {
 
     fn refuse_retired(&self, segment: &SegmentIdentity) -> Result<(), Failure> {
         let generation = segment.generation;
-        if self.retired.iter().any(|(_, old)| same_life(old, segment)) {
+        let retired = self.retired.iter().map(|(_, old)| old);
+        let closing = self.closing.iter().map(|&slot| &self.at(slot).identity);
+        if retired.chain(closing).any(|old| same_life(old, segment)) {
             return Err(Failure::StaleSegment { generation });
         }
         Ok(())
@@ -236,24 +257,42 @@ impl Segments {
             live_bytes: 0,
             quarantined_bytes: 0,
             live: 0,
-            quarantined: 0,
             grants: Grants::default(),
             suspect: false,
+            closing: false,
         });
     }
 
-    /// Forgets a segment with all that is in it. No replica may refer to it any more. Until
-    /// `reachable` its memory may still be read or written, so this life of it does not come back.
+    /// Begins to unmount a segment: nothing new goes there, and what is in it counts no more.
+    pub(crate) fn close(&mut self, slot: u32) {
+        let mounted = self.at_mut(slot);
+        mounted.closing = true;
+        mounted.suspect = true;
+        let id = mounted.identity.id;
+        let capacity = mounted.extents.capacity();
+        let (live, quarantined) = (mounted.live_bytes, mounted.quarantined_bytes);
+        let granted = std::mem::take(&mut mounted.grants).bytes();
+        self.capacity -= capacity;
+        self.live_bytes -= live;
+        self.quarantined_bytes -= quarantined;
+        self.granted_bytes -= granted;
+        self.by_id.remove(&id);
+        self.order.retain(|&other| other != slot);
+        self.closing.push(slot);
+    }
+
+    /// One of the replicas in a segment, or of the ranges set aside, if there are any.
+    pub(crate) fn first_in(&self, slot: u32) -> Option<u32> {
+        self.at(slot).extents.first()
+    }
+
+    /// Forgets a closed segment in which nothing is left. Until `reachable` its memory may still be
+    /// read or written, so this life of it does not come back.
     pub(crate) fn unmount(&mut self, slot: u32, reachable: Option<Time>) {
         let gone = self.slots[slot as usize]
             .take()
             .expect("only a mounted segment is unmounted");
-        self.by_id.remove(&gone.identity.id);
-        self.order.retain(|&other| other != slot);
-        self.capacity -= gone.extents.capacity();
-        self.live_bytes -= gone.live_bytes;
-        self.quarantined_bytes -= gone.quarantined_bytes;
-        self.granted_bytes -= gone.grants.bytes();
+        self.closing.retain(|&other| other != slot);
         if let Some(until) = reachable {
             self.retired.push_back((until, gone.identity));
         }
@@ -264,12 +303,6 @@ impl Segments {
         while self.retired.front().is_some_and(|(until, _)| *until <= now) {
             self.retired.pop_front();
         }
-    }
-
-    /// Replicas that refer to the segment.
-    pub(crate) fn replicas_in(&self, slot: u32) -> u64 {
-        let mounted = self.at(slot);
-        mounted.live + mounted.quarantined
     }
 
     /// What speaks against a segment; those with less are taken. What is put where the owner is
@@ -290,7 +323,10 @@ impl Segments {
         let least = self.least_doubts(wish);
         let useful = |slot: u32| {
             let mounted = self.slots.get(slot as usize)?.as_ref()?;
-            let size = mounted.extents.size_of(wish.length)?;
+            let size = mounted
+                .extents
+                .size_of(wish.length)
+                .filter(|_| !mounted.closing)?;
             Some(size <= mounted.extents.capacity() && self.doubts(slot, wish) == least)
         };
         let slots = 0..self.slots.len() as u32;
@@ -298,49 +334,47 @@ impl Segments {
         Useful(useful)
     }
 
-    /// Memory for as many of the wished replicas as fit, on segments of different names that have
-    /// the fewest doubts.
-    pub(crate) fn place(&mut self, wish: &Wish<'_>) -> Replicas {
-        let mut placed = Replicas::new();
+    /// Gives a body memory for as many of the wished replicas as fit, on segments of different names
+    /// that have the fewest doubts; `true`: for one at least.
+    pub(crate) fn place(&mut self, bodies: &mut Bodies, body: u32, wish: &Wish<'_>) -> bool {
         let least = self.least_doubts(wish);
         for name in wish.preferred {
             for at in 0..self.order.len() {
                 let slot = self.order[at];
                 let wanted = self.at(slot).identity.name == *name;
                 if wanted && self.doubts(slot, wish) == least {
-                    self.try_place(&mut placed, at, wish);
+                    self.try_place(bodies, body, at, wish);
                 }
             }
         }
         for at in wish.strategy.order(self.order.len(), wish.draw) {
-            if placed.len() >= wish.replicas as usize {
+            if u32::from(bodies[body].count()) >= wish.replicas {
                 break;
             }
             if self.doubts(self.order[at], wish) == least {
-                self.try_place(&mut placed, at, wish);
+                self.try_place(bodies, body, at, wish);
             }
         }
-        placed
+        bodies[body].count() > 0
     }
 
-    fn try_place(&mut self, placed: &mut Replicas, at: usize, wish: &Wish<'_>) {
+    fn try_place(&mut self, bodies: &mut Bodies, body: u32, at: usize, wish: &Wish<'_>) {
         let slot = self.order[at];
-        let same_name = |(other, _)| self.at(other).identity.name == self.at(slot).identity.name;
-        if placed.len() >= wish.replicas as usize || extents(placed).any(same_name) {
+        let same_name =
+            |other: Place| self.at(other.segment).identity.name == self.at(slot).identity.name;
+        if u32::from(bodies[body].count()) >= wish.replicas || bodies.places(body).any(same_name) {
             return;
         }
         let mounted = self.at_mut(slot);
-        let Some(offset) = mounted.extents.allocate(wish.length) else {
+        let Some(fit) = mounted.extents.fit(wish.length) else {
             return;
         };
+        let id = bodies.add_place(body, slot, fit.offset);
+        mounted.extents.take(bodies, id, fit);
         let size = size_of(mounted, wish.length);
         mounted.live += 1;
         mounted.live_bytes += size;
         self.live_bytes += size;
-        placed.push(Replica::Memory {
-            segment: slot,
-            offset,
-        });
     }
 
     /// All that is not free.
@@ -349,6 +383,7 @@ impl Segments {
     }
 
     /// All that is set aside, as (slot, offset, size).
+    #[cfg(test)]
     pub(crate) fn granted(&self) -> impl Iterator<Item = (u32, u64, u64)> {
         let ranges = |&slot: &u32| {
             let ranges = self.at(slot).grants.ranges();
@@ -358,47 +393,74 @@ impl Segments {
     }
 
     /// Sets at most so many bytes aside, side by side; where, and how many.
-    pub(crate) fn set_aside(&mut self, slot: u32, number: u64, most: u64) -> (u64, u64) {
+    pub(crate) fn set_aside(
+        &mut self,
+        bodies: &mut Bodies,
+        slot: u32,
+        number: u64,
+        most: u64,
+    ) -> (u64, u64) {
         let mounted = self.at_mut(slot);
         let size = most.min(mounted.extents.largest_free());
-        let Some(offset) = mounted.extents.allocate(size) else {
+        let Some(fit) = mounted.extents.fit(size) else {
             return (0, 0);
         };
-        mounted.grants.open(number, offset, size);
+        let id = bodies.set_aside(fit.offset, size);
+        mounted.extents.take(bodies, id, fit);
+        mounted.grants.open(number, fit.offset, Part { id, size });
         self.granted_bytes += size;
-        (offset, size)
+        (fit.offset, size)
     }
 
     /// What is left of a grant is free.
-    pub(crate) fn give_back(&mut self, slot: u32, number: u64) {
-        let mounted = self.at_mut(slot);
-        let before = mounted.grants.bytes();
-        for (offset, size) in mounted.grants.close(number) {
-            mounted.extents.release(offset, size);
-        }
+    pub(crate) fn give_back(&mut self, bodies: &mut Bodies, slot: u32, number: u64) {
+        let grants = &mut self.at_mut(slot).grants;
+        let before = grants.bytes();
+        let ranges = grants.close(number);
         self.granted_bytes -= before - self.at(slot).grants.bytes();
+        for part in ranges.into_values() {
+            self.free_aside(bodies, slot, part.id);
+        }
     }
 
-    /// Makes a replica of so many bytes of a grant; `None`: they are not, or no longer, set aside.
+    /// Takes back the memory of a range that no grant has any more.
+    pub(crate) fn free_aside(&mut self, bodies: &mut Bodies, slot: u32, id: u32) {
+        self.at_mut(slot).extents.release(bodies, id);
+        bodies.remove_aside(id);
+    }
+
+    /// Gives a body its memory out of a grant; `false`: the place is not, or no longer, set aside.
     pub(crate) fn put_in_grant(
         &mut self,
+        bodies: &mut Bodies,
+        body: u32,
         slot: u32,
         (number, offset): (u64, u64),
-        length: u64,
-    ) -> Option<Replica> {
+    ) -> bool {
         let mounted = self.at_mut(slot);
-        let size = mounted.extents.size_of(length)?;
-        if offset % ALIGNMENT != 0 || !mounted.grants.take(number, offset, size) {
-            return None;
+        let Some(size) = mounted.extents.size_of(bodies[body].length) else {
+            return false;
+        };
+        if offset % ALIGNMENT != 0 {
+            return false;
         }
+        let extents = &mut mounted.extents;
+        let split = |id: u32, at: u64| {
+            let rest = bodies.split_aside(id, at);
+            extents.split(bodies, id, rest);
+            rest
+        };
+        let Some(aside) = mounted.grants.take(number, offset, size, split) else {
+            return false;
+        };
+        let id = bodies.add_place(body, slot, offset);
+        mounted.extents.replace(bodies, aside, id);
+        bodies.remove_aside(aside);
         mounted.live += 1;
         mounted.live_bytes += size;
         self.live_bytes += size;
         self.granted_bytes -= size;
-        Some(Replica::Memory {
-            segment: slot,
-            offset,
-        })
+        true
     }
 
     /// A live replica is no longer found, but may still be read or written.
@@ -407,35 +469,30 @@ impl Segments {
         let size = size_of(mounted, length);
         mounted.live -= 1;
         mounted.live_bytes -= size;
-        mounted.quarantined += 1;
         mounted.quarantined_bytes += size;
-        self.live_bytes -= size;
-        self.quarantined_bytes += size;
+        if !mounted.closing {
+            self.live_bytes -= size;
+            self.quarantined_bytes += size;
+        }
     }
 
     /// Takes back a live replica's memory.
-    pub(crate) fn release(&mut self, slot: u32, offset: u64, length: u64) {
-        self.quarantine(slot, length);
-        self.release_quarantined(slot, offset, length);
+    pub(crate) fn release(&mut self, bodies: &mut Bodies, place: Place) {
+        let length = bodies[bodies.owner(place.id)].length;
+        self.quarantine(place.segment, length);
+        self.release_quarantined(bodies, place);
     }
 
     /// Takes back a quarantined replica's memory.
-    pub(crate) fn release_quarantined(&mut self, slot: u32, offset: u64, length: u64) {
-        let mounted = self.at_mut(slot);
+    pub(crate) fn release_quarantined(&mut self, bodies: &mut Bodies, place: Place) {
+        let length = bodies[bodies.owner(place.id)].length;
+        let mounted = self.at_mut(place.segment);
         let size = size_of(mounted, length);
-        mounted.quarantined -= 1;
         mounted.quarantined_bytes -= size;
-        mounted.extents.release(offset, length);
-        self.quarantined_bytes -= size;
-    }
-
-    /// A replica's memory is lost together with its segment, whose counts end with it.
-    pub(crate) fn lose(&mut self, slot: u32, quarantined: bool) {
-        let mounted = self.at_mut(slot);
-        if quarantined {
-            mounted.quarantined -= 1;
-        } else {
-            mounted.live -= 1;
+        mounted.extents.release(bodies, place.id);
+        bodies.remove_place(place.id);
+        if !mounted.closing {
+            self.quarantined_bytes -= size;
         }
     }
 
@@ -446,23 +503,39 @@ impl Segments {
     }
 }
 
-/// Where the memory replicas are, as (segment, offset).
-pub(crate) fn extents(replicas: &Replicas) -> impl Iterator<Item = (u32, u64)> {
-    replicas.iter().filter_map(|replica| match *replica {
-        Replica::Memory { segment, offset } => Some((segment, offset)),
-        Replica::LocalDisk(_) | Replica::Remote(_) => None,
-    })
+/// See [`Segments::row`].
+pub(crate) struct SegmentRow<'a> {
+    bodies: &'a Bodies,
+    extents: &'a Extents,
 }
 
-/// The same replicas, with their segments counted otherwise.
-pub(crate) fn translated(replicas: &Replicas, mut segment: impl FnMut(u32) -> u32) -> Replicas {
-    let mut replicas = replicas.clone();
-    for replica in &mut replicas {
-        if let Replica::Memory { segment: slot, .. } = replica {
-            *slot = segment(*slot);
+impl Row for SegmentRow<'_> {
+    type Use = Use;
+
+    fn below(&self, id: u32) -> Option<u32> {
+        let below = self.bodies.neighbours_of(id).prev;
+        (below != NONE).then_some(below)
+    }
+
+    fn above(&self, id: u32) -> Option<u32> {
+        let above = self.bodies.neighbours_of(id).next;
+        (above != NONE).then_some(above)
+    }
+
+    fn room(&self, first: u32, last: u32) -> u64 {
+        self.extents.room(self.bodies, first, last)
+    }
+
+    fn used(&self, id: u32) -> Option<Use> {
+        if self.bodies.is_aside(id) {
+            return None;
+        }
+        let body = &self.bodies[self.bodies.owner(id)];
+        match body.phase() {
+            Phase::Complete { used } if !body.is_kept() => Some(used),
+            _ => None,
         }
     }
-    replicas
 }
 
 fn size_of(mounted: &Mounted, length: u64) -> u64 {

@@ -1,5 +1,7 @@
 //! Random lives of a store, whose books must balance after each step.
 
+mod steps;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
@@ -7,7 +9,7 @@ use std::{
 
 use proptest::prelude::*;
 
-use super::{objects::Phase, *};
+use super::{bodies::Phase, *};
 
 const MIB: u64 = 1 << 20;
 
@@ -25,15 +27,16 @@ fn settings() -> Settings {
 
 impl State {
     fn check_books(&self) {
+        assert!(self.work <= 2 * STEP, "{} objects in one step", self.work);
         let bodies: Vec<_> = self.objects.bodies.iter().collect();
         let (mut live, mut quarantined) = (0, 0);
         let mut held = 0;
         let (mut leases, mut listed, mut complete, mut writing) = (0, 0, 0, 0);
         let (mut kept, mut reserved, mut doomed) = (0, 0, 0);
         for (slot, body) in &bodies {
-            let size = body.length.next_multiple_of(64) * body.extents().count() as u64;
+            let size = body.length.next_multiple_of(64) * u64::from(body.count());
             leases += body.leases as usize;
-            match body.phase {
+            match body.phase() {
                 Phase::Gone { put } => {
                     quarantined += size;
                     assert!(
@@ -51,7 +54,7 @@ impl State {
                     complete += 1;
                     kept += u64::from(body.is_kept());
                     if body.reservation.is_reserved() {
-                        reserved += body.length * body.replicas.len() as u64;
+                        reserved += body.length * u64::from(body.count());
                     }
                 }
                 Phase::Writing { .. } => {
@@ -59,13 +62,14 @@ impl State {
                     assert_eq!(body.leases, 0);
                 }
             }
-            if !matches!(body.phase, Phase::Gone { .. }) {
+            if !body.is_gone() {
                 live += size;
-                if self.objects.is_doomed(body) {
+                if self.objects.is_doomed(*slot) {
                     doomed += 1;
                 } else {
-                    let (complete, under_way) = self.stands_for(body.tenant, &body.key);
-                    let of_phase = match body.phase {
+                    let (complete, under_way) =
+                        self.stands_for(body.tenant(), self.objects.bodies.key(*slot));
+                    let of_phase = match body.phase() {
                         Phase::Writing { .. } => under_way,
                         _ => complete,
                     };
@@ -76,7 +80,7 @@ impl State {
         assert!(doomed == 0 || !self.sweeps.is_empty());
         let mut last = Use::after(Use::default(), Time(u64::MAX >> 16));
         for slot in self.objects.recency.iter(&self.objects.bodies) {
-            let Phase::Complete { used } = self.objects.bodies[slot].phase else {
+            let Phase::Complete { used } = self.objects.bodies[slot].phase() else {
                 panic!("a body that is not complete is in the order of use");
             };
             assert!(used < last, "the order of use is broken");
@@ -102,6 +106,12 @@ impl State {
         );
         let granted: u64 = self.segments.granted().map(|(.., size)| size).sum();
         assert_eq!(counters.granted_bytes, granted);
+        if self.closing.is_empty() {
+            assert_eq!(
+                self.objects.bodies.asides(),
+                self.segments.granted().count()
+            );
+        }
         assert_eq!(self.segments.allocated(), live + quarantined + granted);
         let of_segments =
             |part: fn(&segments::Mounted) -> u64| -> u64 { self.segments.iter().map(part).sum() };
@@ -409,8 +419,9 @@ proptest! {
     fn no_two_objects_that_anybody_may_touch_share_a_byte(steps in steps()) {
         let (state, _) = run(&steps, Settings { high_watermark: 1.0, ..settings() });
         let mut ranges: Vec<(u32, u64, u64)> = Vec::new();
-        for (_, body) in state.objects.bodies.iter() {
-            ranges.extend(body.extents().map(|(segment, offset)| (segment, offset, offset + body.length)));
+        let bodies = &state.objects.bodies;
+        for (slot, body) in bodies.iter() {
+            ranges.extend(bodies.places(slot).map(|place| (place.segment, place.offset, place.offset + body.length)));
         }
         let granted = state.segments.granted();
         ranges.extend(granted.map(|(segment, offset, size)| (segment, offset, offset + size)));

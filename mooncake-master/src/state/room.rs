@@ -1,0 +1,258 @@
+//! How room is made: eviction, when space is needed and before it is.
+
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::{
+    Failure, State,
+    recency::Use,
+    segments::{Useful, Wish},
+};
+use crate::{
+    Time,
+    evict::{
+        Fill, Watermarks, share,
+        window::{self, Window},
+    },
+};
+
+/// Objects evicted for a watermark by a command that has work of its own; ticks do the rest.
+const EVICTIONS_BESIDE: u32 = 256;
+
+/// Objects in segments of no use that eviction passes over.
+const PASSED_OVER: usize = 512;
+
+/// How many times the bytes that are needed are evicted in the order of use, and how many objects,
+/// before it is looked where they could come free side by side.
+const SCATTERED: u64 = 2;
+const SCATTERED_OBJECTS: u32 = 256;
+
+/// Around so many of the oldest objects it is looked for neighbours.
+const ANCHORS: u32 = 64;
+
+/// No window has more objects. Where a larger one is needed it is evicted in parts.
+const WIDEST: u32 = super::STEP / 2;
+
+/// For how long nothing is evicted for as many bytes as those for which that was in vain, unless
+/// something that had to stay may go.
+const CROWDED: Duration = Duration::from_millis(100);
+
+impl State {
+    /// Memory for a body, made by eviction if need be.
+    pub(super) fn allocate(
+        &mut self,
+        now: Time,
+        body: u32,
+        wish: &Wish<'_>,
+    ) -> Result<(), Failure> {
+        if self.segments.len() == 0 {
+            return Err(Failure::NoSegment);
+        }
+        let (length, limit) = (wish.length, self.segments.largest());
+        if length > limit {
+            return Err(Failure::TooLarge { length, limit });
+        }
+        if self.place(body, wish) {
+            return Ok(());
+        }
+        self.expire_memory(now);
+        if self.place(body, wish) {
+            return Ok(());
+        }
+        let (quarantined, capacity) = (self.segments.quarantined_bytes, self.segments.capacity);
+        if quarantined > share(capacity, self.settings.quarantine_share) {
+            return Err(Failure::QuarantineFull {
+                quarantined,
+                capacity,
+            });
+        }
+        let in_vain = |(until, least)| now < until && length >= least;
+        if self.crowded.is_some_and(in_vain) {
+            return Err(Failure::NoSpace { length });
+        }
+        let useful = self.segments.useful(wish);
+        let (mut evicted, mut objects) = (0, 0);
+        loop {
+            let before = self.segments.live_bytes;
+            let freed = if evicted < SCATTERED * length && objects < SCATTERED_OBJECTS {
+                objects += 1;
+                self.evict_oldest(Some(&useful))
+            } else {
+                self.evict_window(&useful, length)
+            };
+            evicted += before - self.segments.live_bytes;
+            let fits = |freed: &SmallVec<[u32; 2]>| {
+                freed.iter().any(|&slot| self.segments.fits(slot, length))
+            };
+            if freed.as_ref().is_some_and(fits) && self.place(body, wish) {
+                return Ok(());
+            }
+            if freed.is_none() && evicted > 0 {
+                self.crowded = Some((now + CROWDED, length));
+            }
+            if freed.is_none() || !self.may_go_on() {
+                return Err(Failure::NoSpace { length });
+            }
+        }
+    }
+
+    fn place(&mut self, body: u32, wish: &Wish<'_>) -> bool {
+        self.segments.place(&mut self.objects.bodies, body, wish)
+    }
+
+    /// Goes on from the high watermark to the low one, if it is above; for a little while.
+    pub(super) fn evict_beside(&mut self) {
+        self.evict_to_watermark(EVICTIONS_BESIDE);
+    }
+
+    /// The same for at most so many objects; `true`: there is more to do.
+    pub(super) fn evict_to_watermark(&mut self, most: u32) -> bool {
+        let marks = Watermarks {
+            high: self.settings.high_watermark,
+            low: self.settings.low_watermark,
+        };
+        for _ in 0..most {
+            let fill = Fill {
+                capacity: self.segments.capacity,
+                used: self.segments.taken(),
+                quarantined: self.segments.quarantined_bytes,
+            };
+            if self.drain.goal(marks, fill) == 0 {
+                return false;
+            }
+            if !self.may_go_on() {
+                return true;
+            }
+            if self.evict_oldest(None).is_none() && self.may_go_on() {
+                self.drain.give_up();
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Evicts the least recently used object that nothing keeps, of those in useful segments if one
+    /// is near; the segments where memory came free.
+    fn evict_oldest(&mut self, useful: Option<&Useful>) -> Option<SmallVec<[u32; 2]>> {
+        let slot = self.oldest(useful)?;
+        Some(self.evict(slot))
+    }
+
+    /// Evicts neighbours that have not been used for long, of those that leave room for so many
+    /// bytes; or a part of them, if they are many.
+    fn evict_window(&mut self, useful: &Useful, length: u64) -> Option<SmallVec<[u32; 2]>> {
+        let (segment, window) = self.window(useful, length)?;
+        let row = self.segments.row(&self.objects.bodies, segment);
+        let mut replicas = vec![window.first];
+        while let Some(last) = replicas.last().copied().filter(|last| *last != window.last)
+            && let Some(above) = window::Row::above(&row, last)
+        {
+            replicas.push(above);
+        }
+        let bodies = &self.objects.bodies;
+        let mut slots: Vec<_> = replicas.iter().map(|&id| bodies.owner(id)).collect();
+        // An object may have two replicas here.
+        slots.sort_unstable();
+        slots.dedup();
+        for slot in slots {
+            self.evict(slot);
+        }
+        Some(SmallVec::from_slice(&[segment]))
+    }
+
+    /// The best window that is found around the oldest objects, or beside the longest free range:
+    /// there a window that is too wide for one step grows from one to the next.
+    fn window(&mut self, useful: &Useful, length: u64) -> Option<(u32, Window<Use>)> {
+        let mut best: Option<(u32, Window<Use>)> = None;
+        let mut most = WIDEST;
+        let mut consider = |state: &Self, best: &mut Option<(u32, Window<Use>)>, segment, id| {
+            let bodies = &state.objects.bodies;
+            let row = state.segments.row(bodies, segment);
+            let size = state.segments.size_of(segment, length);
+            let found = window::around(&row, id, size, &mut most);
+            let better = |found: &Window<Use>| {
+                best.as_ref().is_none_or(|(_, best)| {
+                    (found.suffices, best.used) > (best.suffices, found.used)
+                })
+            };
+            if let Some(found) = found.filter(better) {
+                *best = Some((segment, found));
+            }
+            most
+        };
+        for segment in useful.iter() {
+            let beside = self
+                .segments
+                .beside_largest_free(&self.objects.bodies, segment);
+            for id in beside.into_iter().flatten() {
+                consider(self, &mut best, segment, id);
+            }
+        }
+        let mut left = WIDEST;
+        let mut next = self.objects.recency.oldest();
+        for _ in 0..ANCHORS {
+            let Some(slot) = next.filter(|_| left > 0) else {
+                break;
+            };
+            let bodies = &self.objects.bodies;
+            next = self.objects.recency.younger(bodies, slot);
+            let used = bodies[slot].used();
+            if best.is_some_and(|(_, best)| best.suffices && best.used <= used) {
+                break;
+            }
+            for place in bodies.all_places(slot) {
+                if useful.has(place.segment) {
+                    left = consider(self, &mut best, place.segment, place.id);
+                }
+            }
+        }
+        self.work += WIDEST - left;
+        best
+    }
+
+    /// The segments where memory came free.
+    fn evict(&mut self, slot: u32) -> SmallVec<[u32; 2]> {
+        self.work += 1;
+        let doomed = self.objects.is_doomed(slot);
+        self.objects.forget(slot);
+        self.invalidate(slot);
+        let mut freed = SmallVec::new();
+        let before = self.segments.live_bytes;
+        let bodies = &mut self.objects.bodies;
+        for place in bodies.all_places(slot) {
+            self.segments.release(bodies, place);
+            freed.push(place.segment);
+        }
+        bodies.remove(slot);
+        if !doomed {
+            self.totals.evicted_objects += 1;
+            self.totals.evicted_bytes += before - self.segments.live_bytes;
+        }
+        freed
+    }
+
+    fn oldest(&mut self, useful: Option<&Useful>) -> Option<u32> {
+        let mut next = self.objects.recency.oldest();
+        let mut passed = None;
+        let mut steps = 0;
+        while let Some(slot) = next.filter(|_| self.may_go_on() && steps < PASSED_OVER) {
+            let objects = &mut self.objects;
+            next = objects.recency.younger(&objects.bodies, slot);
+            let bodies = &mut objects.bodies;
+            if bodies[slot].is_kept() {
+                objects.recency.park(bodies, slot);
+                self.work += 1;
+                continue;
+            }
+            let helps = useful.is_none_or(|useful| useful.any(bodies.places(slot)));
+            if helps {
+                return Some(slot);
+            }
+            passed.get_or_insert(slot);
+            steps += 1;
+            self.work += 1;
+        }
+        passed
+    }
+}
