@@ -58,7 +58,9 @@ async fn allocations(batch: u64) -> u64 {
     let segment = common::open(&initiator, &target).await;
     let requests = |write: bool| -> Vec<Request> {
         let one = |i| {
-            let slice = local.slice(i * BLOCK..(i + 1) * BLOCK).unwrap();
+            let slice = local
+                .slice(i * BLOCK..(i + 1) * BLOCK)
+                .expect("it is within the buffer");
             let at = common::place(&remote, i * BLOCK);
             match write {
                 true => Request::write(slice, &segment, at),
@@ -72,9 +74,11 @@ async fn allocations(batch: u64) -> u64 {
         let requests = requests(round % 2 == 0);
         COUNTS.store(round >= WARM, Ordering::Relaxed);
         let mut batch = initiator.allocate_batch(requests.len());
-        initiator.submit_transfer(&mut batch, requests).unwrap();
+        let submitted = initiator.submit_transfer(&mut batch, requests);
+        assert!(submitted.is_ok(), "{submitted:?}");
         assert!(batch.wait(common::BUDGET), "law 2: every task ends");
-        assert!((0..batch.len()).all(|i| batch.outcome(i).unwrap().is_completed()));
+        let completed = |i| batch.outcome(i).is_some_and(|end| end.is_completed());
+        assert!((0..batch.len()).all(completed));
         drop(batch);
         COUNTS.store(false, Ordering::Relaxed);
     }

@@ -89,7 +89,7 @@ pub(super) struct Lane {
     receiver: Mutex<Receiver>,
     load: AtomicU64,
     /// Of all lanes to its peer together.
-    peer_load: Arc<AtomicU64>,
+    peer_load: Arc<PeerLoad>,
     /// It is so old that new requests go to others.
     aged: AtomicBool,
     /// Tasks whose payload shall be dropped by whoever receives it now.
@@ -177,7 +177,7 @@ impl Lane {
         peer: PeerId,
         tasks: Tasks,
         config: &TcpConfig,
-        peer_load: Arc<AtomicU64>,
+        peer_load: Arc<PeerLoad>,
     ) -> Self {
         Self {
             id,
@@ -719,6 +719,9 @@ fn withdraw(
         .retain(|frame| tags.next_if_eq(&frame.tag).is_none());
     withdrawn
 }
+
+/// Bytes that wait for an answer on all lanes to a peer.
+pub(super) type PeerLoad = AtomicU64;
 
 /// Shared by its users and the thread that watches it.
 pub(super) type SharedLane = Arc<Lane>;

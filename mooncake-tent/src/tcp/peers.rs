@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 use super::{
     TcpConfig,
     dial::{Dial, nth_pause},
-    lane::{Lane, Loud, Receiver, SharedLane},
+    lane::{Lane, Loud, PeerLoad, Receiver, SharedLane},
     poller::Poller,
     socket::{connect, notice_vanished_peer, read_whole},
     wire::{
@@ -67,7 +67,7 @@ pub(super) struct PeerLanes {
     endpoint: String,
     lanes: Mutex<Lanes>,
     /// Bytes that wait for an answer, on all of them.
-    load: Arc<crate::sync::atomic::AtomicU64>,
+    load: Arc<PeerLoad>,
     dial: Mutex<Dial>,
     /// Broken lanes whose writes may still land; counted before they are among `dead`.
     loud: AtomicU64,

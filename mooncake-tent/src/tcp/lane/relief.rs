@@ -147,7 +147,7 @@ mod tests {
         }
     }
 
-    fn lane(id: u64, tasks: &Tasks, peer_load: &Arc<AtomicU64>) -> (Lane, UnixStream) {
+    fn lane(id: u64, tasks: &Tasks, peer_load: &Arc<PeerLoad>) -> (Lane, UnixStream) {
         let config = TcpConfig {
             window_bytes: 8,
             ..TcpConfig::default()
