@@ -269,3 +269,23 @@ fn a_put_that_finds_no_space_makes_owners_return_what_they_do_not_use() {
     assert!(grant(&mut store, 1, 3, MIB).1 > 0);
     assert!(store.now > Time::ZERO);
 }
+
+#[test]
+fn what_is_granted_counts_as_taken_where_eviction_looks_at_the_watermark() {
+    let settings = Settings {
+        high_watermark: 0.5,
+        low_watermark: 0.4,
+        ..Settings::default()
+    };
+    let mut store = Store::of(MIB, settings);
+    let (_, length) = grant(&mut store, 1, 1, MIB / 10);
+    let names = ["a", "b", "c", "d", "e", "f", "g", "h", "i"];
+    for name in names {
+        store.put(1, name, 48 * KIB);
+    }
+    let put = names.len() as u64 * 48 * KIB;
+    assert!(put < MIB / 2 && put + length > MIB / 2);
+    let after = store.state.counters();
+    assert!(after.evicted_objects > 0);
+    assert!(after.used_bytes + after.granted_bytes <= MIB / 5 * 2);
+}
