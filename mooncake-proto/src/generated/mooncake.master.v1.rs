@@ -486,7 +486,7 @@ pub struct PlacedItem {
     pub length: u64,
     #[prost(uint64, tag = "3")]
     pub grant: u64,
-    /// Within the segment's registration.
+    /// Within the segment's registration, a multiple of 64 as are all places of objects.
     #[prost(uint64, tag = "4")]
     pub offset: u64,
 }
