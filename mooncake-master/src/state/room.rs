@@ -5,7 +5,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::{
-    Failure, State,
+    Failure, STEP, State,
     recency::Use,
     segments::{Useful, Wish},
 };
@@ -16,9 +16,6 @@ use crate::{
         window::{self, Window},
     },
 };
-
-/// Objects evicted for a watermark by a command that has work of its own; ticks do the rest.
-const EVICTIONS_BESIDE: u32 = 256;
 
 /// Objects in segments of no use that eviction passes over.
 const PASSED_OVER: usize = 512;
@@ -32,7 +29,7 @@ const SCATTERED_OBJECTS: u32 = 256;
 const ANCHORS: u32 = 64;
 
 /// No window has more objects. Where a larger one is needed it is evicted in parts.
-const WIDEST: u32 = super::STEP / 2;
+const WIDEST: u32 = STEP / 2;
 
 /// For how long nothing is evicted for as many bytes as those for which that was in vain, unless
 /// something that had to stay may go.
@@ -101,9 +98,10 @@ impl State {
         self.segments.place(&mut self.objects.bodies, body, wish)
     }
 
-    /// Goes on from the high watermark to the low one, if it is above; for a little while.
+    /// Goes on from the high watermark to the low one, if it is above, for what is left of the step:
+    /// what is evicted then depends on the commands alone, unless it is so much that ticks do the rest.
     pub(super) fn evict_beside(&mut self) {
-        self.evict_to_watermark(EVICTIONS_BESIDE);
+        self.evict_to_watermark(STEP);
     }
 
     /// The same for at most so many objects; `true`: there is more to do.
