@@ -63,7 +63,8 @@ fn put(
 
 #[test]
 fn eviction_looks_at_what_it_evicts_and_takes_steps() {
-    let objects = 40_000;
+    // So many that what is evicted takes steps beyond the two of a put.
+    let objects = 100_000;
     let (mut state, mut driver) = filled(objects, 0.8999, settings());
     assert_eq!(state.counters().evicted_objects, 0);
     put(&mut state, &mut driver, objects..objects + 10, LENGTH);
