@@ -36,6 +36,17 @@ struct Version {
     incarnation: Option<Incarnation>,
     /// When it was known to be readable: acknowledged, or read.
     known: Option<Micros>,
+    /// The same, by whom.
+    known_to: BTreeMap<u64, Micros>,
+}
+
+/// A remove that was acknowledged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Removed {
+    pub(crate) asked: Micros,
+    pub(crate) ended: Micros,
+    /// The client's process.
+    pub(crate) by: u64,
 }
 
 /// A read that ended well.
@@ -53,8 +64,8 @@ pub(crate) struct Oracle {
     /// How long a lease lasts.
     lease: Micros,
     versions: Vec<Version>,
-    /// Acknowledged ones: when they were asked for, and acknowledged.
-    removes: BTreeMap<Name, Vec<(Micros, Micros)>>,
+    /// Acknowledged ones.
+    removes: BTreeMap<Name, Vec<Removed>>,
     /// From when on nobody reads a life of a key, or one before it of the same master.
     bars: BTreeMap<Name, Vec<(Micros, Incarnation)>>,
     /// What processes heard is gone, and when.
@@ -109,6 +120,7 @@ impl Oracle {
             cells,
             incarnation: None,
             known: None,
+            known_to: BTreeMap::new(),
         });
         self.versions.len() - 1
     }
@@ -153,16 +165,17 @@ impl Oracle {
     pub(crate) fn put(
         &mut self,
         now: Micros,
+        writer: u64,
         version: usize,
         incarnation: Incarnation,
     ) -> Result<(), String> {
         self.same_life(version, incarnation)?;
-        self.versions[version].known.get_or_insert(now);
+        self.versions[version].is_known(now, writer);
         Ok(())
     }
 
-    pub(crate) fn removed(&mut self, now: Micros, name: Name, asked: Micros) {
-        self.removes.entry(name).or_default().push((asked, now));
+    pub(crate) fn removed(&mut self, name: Name, removed: Removed) {
+        self.removes.entry(name).or_default().push(removed);
     }
 
     /// From now on nobody reads this life of the key, nor one before it of the same master.
@@ -233,8 +246,8 @@ impl Oracle {
         };
         let removes = self.removes.get(&name).into_iter().flatten();
         let mut gone = removes
-            .filter(|(began, _)| *began > known)
-            .map(|(_, ended)| *ended);
+            .filter(|removed| removed.asked > known)
+            .map(|removed| removed.ended);
         let Some(ended) = gone.next() else {
             return Ok(false);
         };
@@ -272,32 +285,46 @@ impl Oracle {
             }
         }
         self.passes_bars(now, reading)?;
-        // Who asked before it was known can have a lease that was granted before.
+        // What others have done is known when one is told, or after a lease.
         let lease = self.lease;
-        let stale = |known: Micros| known < asked || known + lease < now;
+        let stale = |known: Micros, own: bool| (own && known < asked) || known + lease < now;
         if let Some(known) = self.versions[version].known {
             let removes = self.removes.get(&name).into_iter().flatten();
-            for (began, ended) in removes {
-                if *began > known && stale(*ended) {
+            for Removed {
+                asked: began,
+                ended,
+                by,
+            } in removes
+            {
+                if *began > known && stale(*ended, *by == reader) {
                     return Err(format!(
                         "law 6: {name} is read as version {version}, known since {known}, though its \
-                         remove at {began} was acknowledged at {ended}, before the read at {asked} \
-                         or longer ago than a lease"
+                         remove at {began} was acknowledged at {ended}, to the same process before \
+                         the read at {asked} or longer ago than a lease"
                     ));
                 }
             }
         }
         let newer = |other: &Version| {
+            let by_us = other.known_to.get(&reader);
             other.name == name
                 && other.incarnation > Some(incarnation)
-                && other.known.is_some_and(stale)
+                && (by_us.is_some_and(|known| stale(*known, true))
+                    || other.known.is_some_and(|known| stale(known, false)))
         };
         if self.versions.iter().any(newer) {
             return Err(format!(
                 "law 5: {name} is read as version {version}, older than one known before"
             ));
         }
-        self.versions[version].known.get_or_insert(now);
+        self.versions[version].is_known(now, reader);
         Ok(version)
+    }
+}
+
+impl Version {
+    fn is_known(&mut self, now: Micros, to: u64) {
+        self.known.get_or_insert(now);
+        self.known_to.entry(to).or_insert(now);
     }
 }

@@ -24,6 +24,8 @@ pub enum Plant {
     TenantIgnored,
     /// Nobody hears that what it reads is gone.
     ReadersUntold,
+    /// Clients go on with what they know of keys, though they hear that it is gone.
+    NewsIgnored,
     /// The first replica that fails is the last one that is tried.
     OtherReplicasForgotten,
     /// A remove leaves puts that are under way alone.
@@ -50,7 +52,7 @@ pub enum Plant {
 
 impl Plant {
     /// All mistakes.
-    pub const MISTAKES: [Self; 19] = [
+    pub const MISTAKES: [Self; 20] = [
         Self::LeaseUnchecked,
         Self::NoHold,
         Self::NoQuarantine,
@@ -59,6 +61,7 @@ impl Plant {
         Self::PublishEarly,
         Self::TenantIgnored,
         Self::ReadersUntold,
+        Self::NewsIgnored,
         Self::OtherReplicasForgotten,
         Self::WritersSpared,
         Self::LeasesForever,
@@ -83,6 +86,7 @@ impl Plant {
             Self::PublishEarly => "publish-early",
             Self::TenantIgnored => "tenant-ignored",
             Self::ReadersUntold => "readers-untold",
+            Self::NewsIgnored => "news-ignored",
             Self::OtherReplicasForgotten => "other-replicas-forgotten",
             Self::WritersSpared => "writers-spared",
             Self::LeasesForever => "leases-forever",

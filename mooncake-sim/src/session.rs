@@ -62,6 +62,8 @@ pub(crate) struct Session {
     /// What hello was answered with and the owner does not know yet: `resumed`.
     greeted: Option<bool>,
     hello: Option<ClientFrame>,
+    /// The stream broke, which the owner does not know yet.
+    broken: bool,
     /// Since when the stream is open, if it is.
     pub(crate) open_since: Option<Micros>,
 }
@@ -84,6 +86,7 @@ impl Session {
             receiver,
             greeted: None,
             hello: None,
+            broken: false,
             open_since: None,
         }
     }
@@ -126,6 +129,11 @@ impl Session {
     /// `Some`: hello was answered, by a master that still knows us or does not.
     pub(crate) fn greeted(&mut self) -> Option<bool> {
         self.greeted.take()
+    }
+
+    /// `true`: the stream has broken.
+    pub(crate) fn broken(&mut self) -> bool {
+        std::mem::take(&mut self.broken)
     }
 
     /// `true`: the master has ended the stream.
@@ -180,6 +188,7 @@ impl Session {
         self.table.lost(&mut done);
         done.into_iter().for_each(Done::report);
         self.stream = 0;
+        self.broken = true;
         self.open_since = None;
         self.phase = Phase::Waiting(now + self.backoff);
         self.backoff = (self.backoff * 2).min(LAST_BACKOFF);

@@ -20,7 +20,7 @@ pub mod master;
 mod node;
 mod time;
 
-pub use client::{Client, ClientOptions, GetInto, PutFrom, RealClient, Value};
+pub use client::{BlockingClient, Client, ClientOptions, GetInto, PutFrom, RealClient, Value};
 pub use error::StoreError;
 pub use key::Key;
 pub use mooncake_proto::{Applied, Fault, Retry, status::ErrorCode};

@@ -23,6 +23,7 @@ impl World {
             back,
             said: false,
         });
+        client.core.keep_nothing(Time(self.now));
         let life = client.peer.session.identity;
         self.at(patience, Next::LosePatience { client: at, life });
         self.settle(Party::Client(at));

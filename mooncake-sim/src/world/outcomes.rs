@@ -4,7 +4,13 @@ use mooncake_proto::{Fault, master::operation::Operation as Request, status::Err
 use mooncake_store::core::{Got, Incarnation, Outcome};
 
 use super::{MS, World, operations::How};
-use crate::{CELL, Micros, client::Running, oracle::Reading, plan::Party, world::What};
+use crate::{
+    CELL, Micros,
+    client::Running,
+    oracle::{Reading, Removed},
+    plan::Party,
+    world::What,
+};
 
 /// An answer that is kept arrives within this, if nothing is in its way.
 const PROMPT: Micros = 150 * MS;
@@ -20,6 +26,11 @@ impl World {
         let (now, asked) = (self.now, running.began);
         let reader = self.clients[at].peer.session.identity;
         let names = running.names.iter().copied();
+        let removed = Removed {
+            asked,
+            ended: now,
+            by: reader,
+        };
         match outcome {
             Outcome::Exist(results) => {
                 for (item, result) in results.iter().enumerate() {
@@ -84,7 +95,7 @@ impl World {
                     };
                     self.report.puts += 1;
                     let version = running.versions[item];
-                    self.oracle.put(now, version, *incarnation)?;
+                    self.oracle.put(now, reader, version, *incarnation)?;
                     self.count_put(at, running, item, *incarnation);
                 }
             }
@@ -104,22 +115,22 @@ impl World {
                         _ => {}
                     }
                     self.report.removes += 1;
-                    self.oracle.removed(now, name, asked);
+                    self.oracle.removed(name, removed);
                 }
                 if barrier && self.kept_since(at, running).is_some() {
                     self.report.barriers += 1;
                 }
             }
-            Outcome::RemoveAll(Ok(removed)) => {
+            Outcome::RemoveAll(Ok(count)) => {
                 self.report.removed_all += 1;
-                self.report.removed_together += *removed as usize;
+                self.report.removed_together += *count as usize;
                 for name in names {
                     if !self.oracle.barred_since(asked, name) {
                         return Err(format!(
                             "law 6: all is removed, {name} too, and no master has said so"
                         ));
                     }
-                    self.oracle.removed(now, name, asked);
+                    self.oracle.removed(name, removed);
                 }
             }
             Outcome::RemoveAll(Err(fault)) => self.judge_unanswered(at, running, fault)?,

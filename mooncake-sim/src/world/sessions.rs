@@ -5,7 +5,7 @@ use mooncake_store::{Time, core::Event as CoreEvent};
 
 use super::{Next, World};
 use crate::{
-    Micros,
+    Micros, Plant,
     name::{Name, tenant_name},
     node::{Mount, Process},
     plan::Party,
@@ -76,35 +76,56 @@ impl World {
 
     /// Events of a stream are there.
     pub(super) fn hear(&mut self, party: Party, stream: u64, events: Vec<master::Event>) {
-        let now = self.now;
         let peer = self.peer(party);
         if !peer.up {
             return;
         }
         let current = peer.session.stream == stream;
-        let reclaims =
-            |event: &master::Event| matches!(event.event, Some(event::Event::Reclaim(_)));
-        let reclaims = events.iter().any(reclaims);
-        let gone: Vec<_> = events.iter().filter_map(invalidated).flatten().collect();
-        let fenced = peer.session.receive(now, stream, events);
-        self.report.fenced += usize::from(fenced);
-        if let Party::Client(at) = party
-            && current
-        {
-            if reclaims {
-                self.report.reclaims += 1;
-                self.tell(at, CoreEvent::Reclaim);
-            }
-            let client = &self.clients[at];
-            for object in gone {
-                let name = Name::of(client.tenant, &object.key);
-                let incarnation = object.incarnation.unwrap_or_default().into();
-                let reader = client.peer.session.identity;
-                self.oracle.told(now, reader, name, incarnation);
-                self.report.invalidations += 1;
+        // What the master says of objects comes after the answers before it, as on the stream.
+        let mut before = Vec::new();
+        for event in events {
+            let Party::Client(at) = party else {
+                before.push(event);
+                continue;
+            };
+            match event.event {
+                Some(event::Event::Reclaim(_)) if current => {
+                    self.report.reclaims += 1;
+                    self.tell(at, CoreEvent::Reclaim);
+                }
+                Some(event::Event::Invalidate(gone)) if current => {
+                    self.receive(party, stream, std::mem::take(&mut before));
+                    self.told(at, gone.objects);
+                }
+                _ => before.push(event),
             }
         }
+        self.receive(party, stream, before);
+    }
+
+    fn receive(&mut self, party: Party, stream: u64, events: Vec<master::Event>) {
+        let now = self.now;
+        let fenced = self.peer(party).session.receive(now, stream, events);
+        self.report.fenced += usize::from(fenced);
         self.settle(party);
+    }
+
+    fn told(&mut self, at: usize, gone: Vec<InvalidatedObject>) {
+        let now = self.now;
+        let client = &self.clients[at];
+        let (tenant, reader) = (client.tenant, client.peer.session.identity);
+        let life = |object: &InvalidatedObject| object.incarnation.unwrap_or_default().into();
+        for object in &gone {
+            let name = Name::of(tenant, &object.key);
+            self.oracle.told(now, reader, name, life(object));
+            self.report.invalidations += 1;
+        }
+        if self.plan.plant != Plant::NewsIgnored {
+            let objects = gone.iter().map(|object| (object.key.clone(), life(object)));
+            let objects = objects.collect();
+            self.tell(at, CoreEvent::Invalidated { objects });
+        }
+        self.settle(Party::Client(at));
     }
 
     pub(super) fn parties(&self) -> Vec<Party> {
@@ -150,6 +171,11 @@ impl World {
     /// Does all that follows from what a party has just heard.
     pub(super) fn settle(&mut self, party: Party) {
         loop {
+            if self.peer(party).session.broken()
+                && let Party::Client(at) = party
+            {
+                self.tell(at, CoreEvent::Lost);
+            }
             if let Some(resumed) = self.peer(party).session.greeted()
                 && let Some(at) = self.node_of(party)
             {
@@ -211,12 +237,5 @@ impl World {
             peer.armed = next;
             self.at(next, Next::Timer { party, at: next });
         }
-    }
-}
-
-fn invalidated(event: &master::Event) -> Option<Vec<InvalidatedObject>> {
-    match &event.event {
-        Some(event::Event::Invalidate(gone)) => Some(gone.objects.clone()),
-        _ => None,
     }
 }

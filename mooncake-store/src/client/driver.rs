@@ -20,12 +20,14 @@ use tokio::{
 };
 
 use super::{
+    asked::Asked,
+    attendant::{Attendant, Posted},
     scratch::{Loan, Scratch},
     transfer::{Transfer, front, result, unposted},
 };
 use crate::{
     Retry,
-    core::{Action, ClientCore, Event, OpId, Operation, Outcome, SegmentInfo, TransferId},
+    core::{Action, ClientCore, Event, OpId, Outcome, SegmentInfo, TransferId},
     master::{MasterClient, SessionEvent},
     time::{Clock, Time},
 };
@@ -79,6 +81,8 @@ struct Inner {
 struct Running {
     places: Vec<Place>,
     done: oneshot::Sender<Finished>,
+    /// Who waits for its transfers.
+    attendant: Option<Arc<Attendant>>,
 }
 
 impl Driver {
@@ -107,22 +111,47 @@ impl Driver {
         });
         let rearm = Arc::clone(&driver.rearm);
         driver.runtime.spawn(tick(Arc::downgrade(&driver), rearm));
+        let me = Arc::downgrade(&driver);
+        driver.master.listen(move |event| {
+            let Some(driver) = me.upgrade() else {
+                return false;
+            };
+            driver.heard(event);
+            true
+        });
         driver
     }
 
     /// Puts into the process's own segment, for as long as it lives.
     pub(super) fn follow(&self, life: watch::Receiver<Option<SegmentInfo>>) {
         let me = Weak::clone(&self.me);
-        let task = self.runtime.spawn(stay_home(me, self.master.clone(), life));
+        let task = self.runtime.spawn(stay_home(me, life));
         *self.follower.lock() = Some(task.abort_handle());
     }
 
-    /// What was granted goes back.
+    /// What was granted goes back, and what is known is forgotten.
     pub(super) fn withdraw(&self) {
         if let Some(follower) = self.follower.lock().take() {
             follower.abort();
         }
         self.home(None);
+        let actions = {
+            let mut inner = self.inner.lock();
+            inner.core.keep_nothing(Clock.now());
+            inner.drain()
+        };
+        self.act(actions);
+    }
+
+    fn heard(&self, event: &SessionEvent) {
+        match event {
+            SessionEvent::Invalidate(objects) => self.event(Event::Invalidated {
+                objects: objects.clone(),
+            }),
+            SessionEvent::Lost | SessionEvent::Fenced(_) => self.event(Event::Lost),
+            SessionEvent::Reclaim => self.event(Event::Reclaim),
+            SessionEvent::Connected { .. } | SessionEvent::Missed(_) | SessionEvent::Nudge => {}
+        }
     }
 
     fn home(&self, segment: Option<SegmentInfo>) {
@@ -159,47 +188,47 @@ impl Driver {
         &self.scratch
     }
 
-    /// Starts an operation whose items have these local places.
-    pub(super) fn run(
-        &self,
-        operation: Operation,
-        places: Vec<Place>,
-        budget: Duration,
-    ) -> oneshot::Receiver<Finished> {
-        let (done, receiver) = oneshot::channel();
-        let now = Clock.now();
-        let actions = {
-            let mut inner = self.inner.lock();
-            let op = inner.core.start(now, operation, now + budget);
-            inner.operations.insert(op, Running { places, done });
-            inner.drain()
-        };
+    /// Runs an operation, whose work is done by others than its caller.
+    pub(super) fn run(&self, asked: Asked, budget: Duration) -> oneshot::Receiver<Finished> {
+        let (finished, actions) = self.begin(asked, Clock.now() + budget, None);
         self.act(actions);
-        receiver
+        finished
+    }
+
+    /// Starts an operation that ends at `end` at the latest; what is to be done first.
+    pub(super) fn begin(
+        &self,
+        asked: Asked,
+        end: Time,
+        attendant: Option<Arc<Attendant>>,
+    ) -> (oneshot::Receiver<Finished>, Actions) {
+        let (done, finished) = oneshot::channel();
+        let running = Running {
+            places: asked.places,
+            done,
+            attendant,
+        };
+        let mut inner = self.inner.lock();
+        let op = inner.core.start(Clock.now(), asked.operation, end);
+        inner.operations.insert(op, running);
+        (finished, inner.drain())
+    }
+
+    /// Tells the core what has happened; what follows from it.
+    pub(super) fn handled(&self, events: impl IntoIterator<Item = Event>) -> Actions {
+        let mut inner = self.inner.lock();
+        let now = Clock.now();
+        for event in events {
+            inner.core.handle(now, event);
+        }
+        inner.drain()
     }
 
     fn event(&self, event: Event) {
-        let actions = {
-            let mut inner = self.inner.lock();
-            inner.core.handle(Clock.now(), event);
-            inner.drain()
-        };
-        self.act(actions);
+        self.act(self.handled([event]));
     }
 
-    fn events(&self, events: impl Iterator<Item = Event>) {
-        let actions = {
-            let mut inner = self.inner.lock();
-            let now = Clock.now();
-            for event in events {
-                inner.core.handle(now, event);
-            }
-            inner.drain()
-        };
-        self.act(actions);
-    }
-
-    fn act(&self, actions: Actions) {
+    pub(super) fn act(&self, actions: Actions) {
         let mut transfers = Vec::new();
         for action in actions.list {
             match action {
@@ -279,8 +308,15 @@ impl Driver {
         let _uninterested = running.done.send(finished);
     }
 
-    /// Posts at once what can be; the rest waits for segments to be opened or memory to be lent.
+    /// Posts at once what can be; the rest waits for segments to be opened or memory to be made.
     fn transfer(&self, transfers: Vec<Transfer>) {
+        let homeless = transfers.iter().filter(|it| self.local(it).is_none());
+        let homeless: Vec<_> = homeless.collect();
+        if !homeless.is_empty()
+            && let Some(loans) = self.scratch.lend_idle(&lengths(&homeless))
+        {
+            self.house(&homeless, loans);
+        }
         let (ready, waiting): (Vec<_>, Vec<_>) = transfers
             .into_iter()
             .partition(|transfer| self.is_ready(transfer));
@@ -323,8 +359,12 @@ impl Driver {
             .into_iter()
             .partition(|transfer| self.local(transfer).is_some());
         if !homeless.is_empty() {
-            match self.lend(&homeless).await {
-                Ok(()) => ready.extend(homeless),
+            let unhoused: Vec<_> = homeless.iter().collect();
+            match self.scratch.lend(&lengths(&unhoused)).await {
+                Ok(loans) => {
+                    self.house(&unhoused, loans);
+                    ready.extend(homeless);
+                }
                 Err(error) => {
                     for transfer in &homeless {
                         self.refuse(transfer, Retry::Never, error.to_string());
@@ -363,12 +403,7 @@ impl Driver {
     }
 
     /// Gives memory of ours to items that have none, or too little.
-    async fn lend(&self, homeless: &[Transfer]) -> Result<(), mooncake_tent::Error> {
-        let lengths: Vec<_> = homeless
-            .iter()
-            .map(|transfer| transfer.location.length)
-            .collect();
-        let loans = self.scratch.lend(&lengths).await?;
+    fn house(&self, homeless: &[&Transfer], loans: Vec<Loan>) {
         let mut inner = self.inner.lock();
         for (transfer, loan) in homeless.iter().zip(loans) {
             let operation = inner.operations.get_mut(&transfer.op);
@@ -379,7 +414,6 @@ impl Driver {
                 *place = Place::Lent(Some(loan));
             }
         }
-        Ok(())
     }
 
     /// Posts a batch for each segment, so that a slow node holds up nobody else's transfers.
@@ -416,17 +450,24 @@ impl Driver {
             Ok(()) => {
                 let batch = Arc::new(batch);
                 // A copy within the process has ended by now: no other thread needs to hear of it.
-                if batch.is_quiescent() && batch.is_terminal() {
-                    let (ends, _) = ends_of(&batch, &posted);
-                    self.events(ends.into_iter());
-                    return;
-                }
+                let ended = batch.is_quiescent();
                 let places = posted.iter().enumerate();
                 let places = places.map(|(index, it)| (it.id, (Arc::clone(&batch), index)));
                 self.posted.lock().extend(places);
-                let driver = self.me.upgrade().expect("whoever calls holds it");
-                self.runtime
-                    .spawn(async move { driver.watch(&batch, &posted).await });
+                let attendant = self.attendant(&posted);
+                let transfers = posted;
+                let posted = Posted { batch, transfers };
+                if ended {
+                    self.act(self.ended(posted));
+                    return;
+                }
+                let unattended = match attendant {
+                    Some(attendant) => attendant.take_on(posted).err(),
+                    None => Some(posted),
+                };
+                if let Some(posted) = unattended {
+                    self.watch(posted);
+                }
             }
             Err(error) => {
                 for transfer in &posted {
@@ -444,20 +485,43 @@ impl Driver {
         });
     }
 
-    async fn watch(&self, batch: &Batch, posted: &[Transfer]) {
-        batch.terminal().await;
+    /// The caller that waits for all of these transfers.
+    fn attendant(&self, transfers: &[Transfer]) -> Option<Arc<Attendant>> {
+        let (first, rest) = transfers.split_first()?;
+        let same = rest.iter().all(|transfer| transfer.op == first.op);
+        let inner = self.inner.lock();
+        let running = inner.operations.get(&first.op).filter(|_| same)?;
+        running.attendant.clone()
+    }
+
+    /// Waits for transfers whose caller does not.
+    pub(super) fn watch(&self, posted: Posted) {
+        let driver = self.me.upgrade().expect("whoever calls holds it");
+        self.runtime.spawn(async move {
+            posted.batch.terminal().await;
+            driver.act(driver.ended(posted));
+        });
+    }
+
+    /// Takes note of how transfers ended; what follows from it.
+    pub(super) fn ended(&self, posted: Posted) -> Actions {
+        let Posted { batch, transfers } = posted;
         {
             let mut known = self.posted.lock();
-            for transfer in posted {
+            for transfer in &transfers {
                 known.remove(&transfer.id);
             }
         }
-        let (ends, loud) = ends_of(batch, posted);
-        self.events(ends.into_iter());
+        let (ends, loud) = ends_of(&batch, &transfers);
         if !loud.is_empty() {
-            batch.quiescent().await;
-            self.events(loud.into_iter().map(|transfer| Event::Quiet { transfer }));
+            let driver = self.me.upgrade().expect("whoever calls holds it");
+            self.runtime.spawn(async move {
+                batch.quiescent().await;
+                let quiet = loud.into_iter().map(|transfer| Event::Quiet { transfer });
+                driver.act(driver.handled(quiet));
+            });
         }
+        self.handled(ends)
     }
 
     /// Makes sure that the timer wakes at `next` or before.
@@ -466,6 +530,11 @@ impl Driver {
             self.rearm.notify_one();
         }
     }
+}
+
+fn lengths(transfers: &[&Transfer]) -> Vec<u64> {
+    let lengths = transfers.iter().map(|transfer| transfer.location.length);
+    lengths.collect()
 }
 
 /// How the transfers of a batch ended, and which are not quiet.
@@ -501,11 +570,20 @@ fn by_segment(mut transfers: Vec<Transfer>) -> Vec<(String, Vec<Transfer>)> {
 }
 
 /// What follows from an event: what to do, and when to look again.
-struct Actions {
+#[derive(Debug)]
+pub(super) struct Actions {
     list: Vec<Action>,
     next: Option<Time>,
     /// Nothing else is under way.
     idle: bool,
+}
+
+impl Actions {
+    /// Something is to be asked of the master.
+    pub(super) fn need_the_master(&self) -> bool {
+        let asks = |action: &Action| matches!(action, Action::CallMaster { .. });
+        self.list.iter().any(asks)
+    }
 }
 
 impl Inner {
@@ -523,7 +601,7 @@ impl Inner {
 impl Drop for Driver {
     fn drop(&mut self) {
         let inner = self.inner.get_mut();
-        inner.core.withdraw(Clock.now());
+        inner.core.abandon(Clock.now());
         for action in inner.drain().list {
             if let Action::CallMaster {
                 request, deadline, ..
@@ -535,38 +613,20 @@ impl Drop for Driver {
     }
 }
 
-/// Tells the core where the process's own segment is, and when space is short.
-async fn stay_home(
-    driver: Weak<Driver>,
-    master: MasterClient,
-    mut life: watch::Receiver<Option<SegmentInfo>>,
-) {
-    let mut events = master.subscribe();
+/// Tells the core where the process's own segment is.
+async fn stay_home(driver: Weak<Driver>, mut life: watch::Receiver<Option<SegmentInfo>>) {
     life.mark_changed();
     loop {
-        let reclaimed = tokio::select! {
-            changed = life.changed() => {
-                let Some(driver) = driver.upgrade() else { return };
-                if changed.is_err() {
-                    driver.home(None);
-                    return;
-                }
-                let segment = life.borrow_and_update().clone();
-                driver.home(segment);
-                continue;
-            }
-            event = events.next() => match event {
-                Some(SessionEvent::Reclaim | SessionEvent::Missed(_)) => true,
-                Some(_) => false,
-                None => return,
-            },
-        };
+        let changed = life.changed().await;
         let Some(driver) = driver.upgrade() else {
             return;
         };
-        if reclaimed {
-            driver.event(Event::Reclaim);
+        if changed.is_err() {
+            driver.home(None);
+            return;
         }
+        let segment = life.borrow_and_update().clone();
+        driver.home(segment);
     }
 }
 

@@ -1,7 +1,11 @@
-//! The client that applications hold: a trait, and the driver around the core that implements it.
+//! The clients that applications hold: a trait, and the driver around the core that implements it.
 
+mod asked;
+mod attendant;
+mod blocking;
 mod call;
 mod driver;
+mod host;
 mod mount;
 mod real;
 mod scratch;
@@ -9,5 +13,6 @@ mod transfer;
 
 pub(crate) use mount::Mount;
 
+pub use blocking::BlockingClient;
 pub use call::{Client, GetInto, PutFrom, Value};
 pub use real::{ClientOptions, RealClient};

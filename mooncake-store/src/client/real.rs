@@ -10,15 +10,16 @@ use mooncake_tent::{
 use tokio::sync::{oneshot, watch};
 
 use super::{
+    asked::{self, Asked},
     call::{BoxFuture, Client, GetInto, PutFrom, Value},
-    driver::{Driver, Finished, Place},
+    driver::{Driver, Finished},
     mount::Mount,
 };
 use crate::{
     ErrorCode, Fault, Retry, StoreError,
     core::{
-        ClientCore, Description, Existence, GetItem, Got, Incarnation, Operation, Outcome, PutItem,
-        PutOptions, RemoveOptions, SegmentInfo, Settings,
+        ClientCore, Description, Existence, Got, Incarnation, Operation, PutOptions, RemoveOptions,
+        SegmentInfo, Settings,
     },
     master::{ConnectOptions, Hello, MasterClient},
     time::Clock,
@@ -36,6 +37,9 @@ pub struct ClientOptions {
     pub operation_deadline: Duration,
     /// How long one attempt to connect may take.
     pub connect_deadline: Duration,
+    /// How long the client goes by what a look-up has found, so that reading an object again asks
+    /// nothing of the master; at most half of a lease. Zero: not at all.
+    pub keep_look_ups: Duration,
     /// Memory that the client's process lends to the store; 0: none. Puts go there first.
     pub segment_bytes: u64,
     /// Where the engine's control service listens if memory is lent; its address is the segment's
@@ -52,6 +56,7 @@ impl Default for ClientOptions {
             name: format!("client-{}", std::process::id()),
             operation_deadline: Duration::from_secs(5),
             connect_deadline: Duration::from_secs(1),
+            keep_look_ups: Settings::default().keep,
             segment_bytes: 0,
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             data_listen: SocketAddr::from(([127, 0, 0, 1], 0)),
@@ -67,6 +72,7 @@ pub struct RealClient {
     engine: Arc<dyn TransferEngine>,
     master: MasterClient,
     operation_deadline: Duration,
+    settings: Settings,
     /// Engine and session end with the client.
     owned: bool,
     /// What the client itself lends.
@@ -103,7 +109,11 @@ impl RealClient {
             name: options.name.clone(),
         };
         let master = MasterClient::connect(address, hello, connect).await?;
-        let mut client = Self::over(engine, master, options.operation_deadline);
+        let settings = Settings {
+            keep: options.keep_look_ups,
+            ..Settings::default()
+        };
+        let mut client = Self::with(engine, master, options.operation_deadline, settings);
         client.owned = true;
         if lends {
             let (engine, master) = (Arc::clone(&client.engine), client.master.clone());
@@ -121,7 +131,16 @@ impl RealClient {
         master: MasterClient,
         operation_deadline: Duration,
     ) -> Self {
-        let mut core = ClientCore::new(Settings::default());
+        Self::with(engine, master, operation_deadline, Settings::default())
+    }
+
+    fn with(
+        engine: Arc<dyn TransferEngine>,
+        master: MasterClient,
+        operation_deadline: Duration,
+        settings: Settings,
+    ) -> Self {
+        let mut core = ClientCore::new(settings.clone());
         core.set_put_deadline(master.session().put_deadline);
         let driver = Driver::start(core, master.clone(), Arc::clone(&engine));
         Self {
@@ -129,9 +148,21 @@ impl RealClient {
             engine,
             master,
             operation_deadline,
+            settings,
             owned: false,
             mount: None,
         }
+    }
+
+    /// Another client over the same engine and session, which puts into the same memory first.
+    pub(super) fn sibling(&self) -> Self {
+        let (engine, master) = (Arc::clone(&self.engine), self.master.clone());
+        let settings = self.settings.clone();
+        let sibling = Self::with(engine, master, self.operation_deadline, settings);
+        if let Some(mount) = &self.mount {
+            sibling.lend(mount.life());
+        }
+        sibling
     }
 
     /// Puts into this segment of the process first, through all its lives.
@@ -194,8 +225,18 @@ impl RealClient {
         Ok(quiet?)
     }
 
-    fn run(&self, operation: Operation, places: Vec<Place>) -> oneshot::Receiver<Finished> {
-        self.driver.run(operation, places, self.operation_deadline)
+    pub(super) const fn driver(&self) -> &Arc<Driver> {
+        &self.driver
+    }
+
+    pub(super) const fn deadline(&self) -> Duration {
+        self.operation_deadline
+    }
+
+    /// Runs an operation; `outcome` says what came of it.
+    fn run<T: 'static>(&self, asked: Asked, outcome: fn(Finished) -> T) -> BoxFuture<'static, T> {
+        let receiver = self.driver.run(asked, self.operation_deadline);
+        Box::pin(async move { outcome(finished(receiver).await) })
     }
 }
 
@@ -205,8 +246,15 @@ async fn finished(receiver: oneshot::Receiver<Finished>) -> Finished {
         .expect("the driver lives as long as its client and finishes every operation")
 }
 
-fn local_failure(error: &mooncake_tent::Error) -> Fault {
-    Fault::new(ErrorCode::Internal, Retry::Never, error.to_string()).with_stage("memory")
+/// No memory could be lent for values that are to be put.
+pub(super) fn no_memory(
+    items: Vec<(Bytes, &[u8])>,
+    error: &mooncake_tent::Error,
+) -> Vec<Result<Incarnation, Fault>> {
+    let fault = Fault::new(ErrorCode::Internal, Retry::Never, error.to_string());
+    let fault = fault.with_stage("memory");
+    let failed = |(key, _)| Err(fault.clone().with_key(key));
+    items.into_iter().map(failed).collect()
 }
 
 impl Client for RealClient {
@@ -215,71 +263,15 @@ impl Client for RealClient {
         items: Vec<PutFrom>,
         options: PutOptions,
     ) -> BoxFuture<'_, Vec<Result<Incarnation, Fault>>> {
-        let (items, places) = items
-            .into_iter()
-            .map(|item| {
-                let length = item.from.iter().map(mooncake_tent::LocalSlice::len).sum();
-                let key = item.key;
-                (PutItem { key, length }, Place::Given(item.from))
-            })
-            .unzip();
-        let receiver = self.run(Operation::Put { items, options }, places);
-        Box::pin(async move {
-            match finished(receiver).await.outcome {
-                Outcome::Put(results) => results,
-                other => unreachable!("a put ended as {other:?}"),
-            }
-        })
+        self.run(Asked::put_from(items, options), asked::put)
     }
 
     fn get_into(&self, items: Vec<GetInto>) -> BoxFuture<'_, Vec<Result<Got, Fault>>> {
-        let (items, places) = items
-            .into_iter()
-            .map(|item| {
-                let capacity = item.into.iter().map(mooncake_tent::LocalSlice::len).sum();
-                let item_of_core = GetItem {
-                    key: item.key,
-                    capacity: Some(capacity),
-                };
-                (item_of_core, Place::Given(item.into))
-            })
-            .unzip();
-        let receiver = self.run(Operation::Get { items }, places);
-        Box::pin(async move {
-            match finished(receiver).await.outcome {
-                Outcome::Get(results) => results,
-                other => unreachable!("a get ended as {other:?}"),
-            }
-        })
+        self.run(Asked::get_into(items), asked::got)
     }
 
     fn get(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Vec<Result<Value, Fault>>> {
-        let places = vec![Place::Lent(None); keys.len()];
-        let items = keys
-            .into_iter()
-            .map(|key| GetItem {
-                key,
-                capacity: None,
-            })
-            .collect();
-        let receiver = self.run(Operation::Get { items }, places);
-        Box::pin(async move {
-            let finished = finished(receiver).await;
-            let Outcome::Get(results) = finished.outcome else {
-                unreachable!("a get ended as {:?}", finished.outcome);
-            };
-            results
-                .into_iter()
-                .zip(finished.places)
-                .map(|(result, place)| {
-                    let got = result?;
-                    let Place::Lent(Some(loan)) = place else {
-                        unreachable!("what was read has a place");
-                    };
-                    Ok(Value { loan, got })
-                })
-                .collect()
-        })
+        self.run(Asked::get(keys), asked::values)
     }
 
     fn put<'a>(
@@ -288,60 +280,23 @@ impl Client for RealClient {
         options: PutOptions,
     ) -> BoxFuture<'a, Vec<Result<Incarnation, Fault>>> {
         Box::pin(async move {
-            // The core refuses empty values, naming the key; they need no memory.
-            let lengths: Vec<_> = items
-                .iter()
-                .map(|(_, value)| value.len().max(1) as u64)
-                .collect();
-            let lent = self.driver.scratch().lend(&lengths).await;
-            let loans = match lent {
-                Ok(loans) => loans,
-                Err(error) => {
-                    let fault = local_failure(&error);
-                    let failed = |(key, _)| Err(fault.clone().with_key(key));
-                    return items.into_iter().map(failed).collect();
+            let lent = self.driver.scratch().lend(&asked::lengths(&items)).await;
+            match lent {
+                Ok(loans) => {
+                    let asked = Asked::put(items, loans, options);
+                    self.run(asked, asked::put).await
                 }
-            };
-            let mut core_items = Vec::with_capacity(items.len());
-            let mut places = Vec::with_capacity(items.len());
-            for ((key, value), loan) in items.into_iter().zip(loans) {
-                loan.write(value);
-                let length = value.len() as u64;
-                core_items.push(PutItem { key, length });
-                places.push(Place::Lent(Some(loan)));
-            }
-            let receiver = self.run(
-                Operation::Put {
-                    items: core_items,
-                    options,
-                },
-                places,
-            );
-            match finished(receiver).await.outcome {
-                Outcome::Put(results) => results,
-                other => unreachable!("a put ended as {other:?}"),
+                Err(error) => no_memory(items, &error),
             }
         })
     }
 
     fn exist(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Vec<Result<Existence, Fault>>> {
-        let receiver = self.run(Operation::Exist { keys }, Vec::new());
-        Box::pin(async move {
-            match finished(receiver).await.outcome {
-                Outcome::Exist(results) => results,
-                other => unreachable!("an exist ended as {other:?}"),
-            }
-        })
+        self.run(Asked::query(Operation::Exist { keys }), asked::exist)
     }
 
     fn remove_all(&self) -> BoxFuture<'_, Result<u64, Fault>> {
-        let receiver = self.run(Operation::RemoveAll, Vec::new());
-        Box::pin(async move {
-            match finished(receiver).await.outcome {
-                Outcome::RemoveAll(result) => result,
-                other => unreachable!("a removal of all ended as {other:?}"),
-            }
-        })
+        self.run(Asked::query(Operation::RemoveAll), asked::removed_all)
     }
 
     fn remove(
@@ -349,22 +304,11 @@ impl Client for RealClient {
         keys: Vec<Bytes>,
         options: RemoveOptions,
     ) -> BoxFuture<'_, Vec<Result<(), Fault>>> {
-        let receiver = self.run(Operation::Remove { keys, options }, Vec::new());
-        Box::pin(async move {
-            match finished(receiver).await.outcome {
-                Outcome::Remove(results) => results,
-                other => unreachable!("a remove ended as {other:?}"),
-            }
-        })
+        let asked = Asked::query(Operation::Remove { keys, options });
+        self.run(asked, asked::removed)
     }
 
     fn describe(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Vec<Result<Description, Fault>>> {
-        let receiver = self.run(Operation::Describe { keys }, Vec::new());
-        Box::pin(async move {
-            match finished(receiver).await.outcome {
-                Outcome::Describe(results) => results,
-                other => unreachable!("a describe ended as {other:?}"),
-            }
-        })
+        self.run(Asked::query(Operation::Describe { keys }), asked::described)
     }
 }

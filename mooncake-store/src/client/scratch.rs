@@ -58,6 +58,51 @@ impl Scratch {
     /// Memory for each of these lengths, none of which is 0. It lies in one buffer, since the
     /// registration of a buffer costs more than its bytes.
     pub(super) async fn lend(&self, lengths: &[u64]) -> Result<Vec<Loan>, Error> {
+        let plan = Plan::new(lengths)?;
+        let idle = self.idle.lock().take(plan.size);
+        let buffer = match idle {
+            Some(buffer) => buffer,
+            None => {
+                let size = plan.size;
+                let memory = Memory::allocate(size as usize).map_err(|source| Error::System {
+                    what: format!("{size} bytes of memory"),
+                    source,
+                })?;
+                let options = RegisterOptions::new(Permission::Local);
+                self.engine.register_memory(memory, options).await?
+            }
+        };
+        Ok(self.loans(plan, buffer))
+    }
+
+    /// The same, if there is memory at hand.
+    pub(super) fn lend_idle(&self, lengths: &[u64]) -> Option<Vec<Loan>> {
+        let plan = Plan::new(lengths).ok()?;
+        let buffer = self.idle.lock().take(plan.size)?;
+        Some(self.loans(plan, buffer))
+    }
+
+    fn loans(&self, plan: Plan, buffer: Buffer) -> Vec<Loan> {
+        let scratch = Arc::new(ScratchBuffer {
+            buffer: Some(buffer),
+            home: Weak::clone(&self.me),
+        });
+        let loan = |range| Loan {
+            scratch: Arc::clone(&scratch),
+            range,
+        };
+        plan.ranges.into_iter().map(loan).collect()
+    }
+}
+
+/// Where loans lie in a buffer, and how large that is.
+struct Plan {
+    ranges: Vec<Range<u64>>,
+    size: u64,
+}
+
+impl Plan {
+    fn new(lengths: &[u64]) -> Result<Self, Error> {
         let mut end = 0_u64;
         let mut ranges = Vec::with_capacity(lengths.len());
         for length in lengths {
@@ -74,29 +119,7 @@ impl Scratch {
             end = next;
         }
         let size = end.max(SMALLEST).checked_next_power_of_two().unwrap_or(end);
-        let idle = self.idle.lock().take(size);
-        let buffer = match idle {
-            Some(buffer) => buffer,
-            None => {
-                let memory = Memory::allocate(size as usize).map_err(|source| Error::System {
-                    what: format!("{size} bytes of memory"),
-                    source,
-                })?;
-                let options = RegisterOptions::new(Permission::Local);
-                self.engine.register_memory(memory, options).await?
-            }
-        };
-        let scratch = Arc::new(ScratchBuffer {
-            buffer: Some(buffer),
-            home: Weak::clone(&self.me),
-        });
-        Ok(ranges
-            .into_iter()
-            .map(|range| Loan {
-                scratch: Arc::clone(&scratch),
-                range,
-            })
-            .collect())
+        Ok(Self { ranges, size })
     }
 }
 

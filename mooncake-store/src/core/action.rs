@@ -2,12 +2,13 @@
 
 use std::{fmt, sync::Arc};
 
+use bytes::Bytes;
 use mooncake_proto::{
     Applied, Fault, Retry,
     master::{answer, operation},
 };
 
-use super::Outcome;
+use super::{Incarnation, Outcome};
 use crate::time::Time;
 
 /// What is asked of the master.
@@ -143,6 +144,14 @@ pub enum Event {
         /// Which.
         transfer: TransferId,
     },
+    /// The master says that lives of objects are over. What it says is told in the order of its
+    /// stream: after the answers that came before.
+    Invalidated {
+        /// Each key with its last life that is over.
+        objects: Vec<(Bytes, Incarnation)>,
+    },
+    /// The session was interrupted: what the master said since may be missed.
+    Lost,
     /// The master is short of space: what it has set aside and is not in use should go back.
     Reclaim,
     /// Time has passed: see [`ClientCore::next_deadline`](super::ClientCore::next_deadline).

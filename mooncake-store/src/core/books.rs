@@ -12,6 +12,7 @@ use rustc_hash::FxHashMap;
 use super::{
     Action, CallId, Incarnation, Location, MasterAnswer, MasterRequest, OpId, Settings, TransferId,
     home::{Granted, Home},
+    known::{Kept, Known},
     lease::{LeaseId, Leases},
     peers::Peers,
     wire::malformed,
@@ -70,6 +71,7 @@ pub(super) struct TransferPlan {
 pub(super) struct Books {
     pub(super) settings: Settings,
     pub(super) home: Home,
+    known: Known,
     pub(super) leases: Leases,
     pub(super) peers: Peers,
     actions: VecDeque<Action>,
@@ -86,6 +88,7 @@ impl Books {
         Self {
             settings,
             home: Home::default(),
+            known: Known::default(),
             leases: Leases::new(),
             peers: Peers::default(),
             actions: VecDeque::new(),
@@ -156,6 +159,18 @@ impl Books {
         }
     }
 
+    /// Space is short: gives up what is set aside for us, and what keeps memory from being used
+    /// again. `true`: there was something.
+    pub(super) fn make_space(&mut self, now: Time) -> bool {
+        let kept = !self.known.is_empty();
+        self.forget_all(now);
+        let granted = self.home.reclaim(now);
+        // Before anything that needs the space.
+        self.tend_home(now);
+        self.release_now(now);
+        granted || kept
+    }
+
     /// What became of a call of [`tend_home`](Self::tend_home).
     pub(super) fn heard_of_home(
         &mut self,
@@ -178,6 +193,79 @@ impl Books {
             }
             _ => {}
         }
+    }
+
+    /// Keeps what a look-up has found that was asked for at `asked`.
+    pub(super) fn keep(&mut self, now: Time, asked: Time, key: &Bytes, kept: Kept) {
+        // A read that begins later has half of the lease's time, at least.
+        let half = kept.lease_ends.since(asked) / 2;
+        let until = asked + self.settings.keep.min(half);
+        if until <= now || self.settings.most_kept == 0 {
+            return;
+        }
+        self.leases.hold(kept.lease);
+        let before = self.known.insert(key.clone(), kept, until);
+        self.let_go(now, before);
+        let over = self.known.pop(now, self.settings.most_kept);
+        self.let_go(now, over);
+    }
+
+    /// What is known of a key.
+    pub(super) fn known(&self, now: Time, key: &Bytes) -> Option<&Kept> {
+        self.known.get(now, key)
+    }
+
+    /// What was known of a key is true no more, or of no use.
+    pub(super) fn forget(&mut self, now: Time, key: &Bytes) {
+        let lease = self.known.remove(key);
+        self.let_go(now, lease);
+    }
+
+    /// A life of an object is over.
+    pub(super) fn invalidate(&mut self, now: Time, key: &Bytes, life: Incarnation) {
+        let lease = self.known.invalidate(key, life);
+        self.let_go(now, lease);
+    }
+
+    pub(super) fn forget_all(&mut self, now: Time) {
+        while let Some(lease) = self.known.pop_any() {
+            self.let_go(now, Some(lease));
+        }
+    }
+
+    pub(super) fn knows_nothing(&self) -> bool {
+        self.known.is_empty()
+    }
+
+    /// Forgets what has been known for long enough, if it is time to look.
+    pub(super) fn expire_known(&mut self, now: Time) {
+        if self.known_due() <= now {
+            while let Some(lease) = self.known.pop(now, self.settings.most_kept) {
+                self.let_go(now, Some(lease));
+            }
+        }
+    }
+
+    fn let_go(&mut self, now: Time, lease: Option<LeaseId>) {
+        if let Some(lease) = lease {
+            self.leases.drop_hold(now, &self.settings, lease);
+        }
+    }
+
+    /// When it has something to do by itself.
+    pub(super) fn due(&self) -> Time {
+        let due = self.leases.due().min(self.home.due());
+        due.min(self.known_due())
+    }
+
+    fn known_due(&self) -> Time {
+        self.known.due(self.settings.keep / 8)
+    }
+
+    /// Releases all leases that nobody holds.
+    pub(super) fn release_now(&mut self, now: Time) {
+        self.called = true;
+        self.release(now);
     }
 
     /// Releases leases if it is time.

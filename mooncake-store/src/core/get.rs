@@ -1,6 +1,6 @@
 //! Get: look up under a lease, read one replica after the other, and believe nothing that came late.
 
-use std::{mem, time::Duration};
+use std::{mem, sync::Arc, time::Duration};
 
 use mooncake_proto::{
     Applied, Fault, Retry,
@@ -12,10 +12,11 @@ use super::{
     Books, Gather, GetItem, Got, Incarnation, Location, MasterAnswer, MasterRequest, OpId, Outcome,
     Procedure, TransferFault, TransferId,
     books::{Call, Purpose, TransferPlan},
+    known::Kept,
     lease::LeaseId,
     peers::Attempt,
     results::{Results, timed_out},
-    wire::{Found, SegmentTable, malformed},
+    wire::{SegmentTable, malformed},
 };
 use crate::{key::Key, time::Time};
 
@@ -120,7 +121,13 @@ impl Get {
                 }
                 (Ok(_), Some(_)) if now >= ends => self.lease_over(now, books, item),
                 (Ok(found), Some(lease)) => {
-                    self.begin_read(now, books, item, &found, lease, ends);
+                    let kept = Kept {
+                        found: Arc::new(found),
+                        lease,
+                        lease_ends: ends,
+                    };
+                    self.begin_read(now, books, item, &kept);
+                    books.keep(now, call.sent_at, &self.items[item].key, kept);
                 }
             }
         }
@@ -129,15 +136,13 @@ impl Get {
         }
     }
 
-    fn begin_read(
-        &mut self,
-        now: Time,
-        books: &mut Books,
-        item: usize,
-        found: &Found,
-        lease: LeaseId,
-        lease_ends: Time,
-    ) {
+    fn begin_read(&mut self, now: Time, books: &mut Books, item: usize, kept: &Kept) {
+        let Kept {
+            found,
+            lease,
+            lease_ends,
+        } = kept;
+        let (lease, lease_ends) = (*lease, *lease_ends);
         if let Some(capacity) = self.items[item].capacity
             && capacity < found.length
         {
@@ -166,6 +171,11 @@ impl Get {
         }
         let current = match next_replica(now, books, &mut untried) {
             Ok(current) => current,
+            // The master may know of others by now.
+            Err(_) if self.look_ups[item] == 0 => {
+                self.lease_over(now, books, item);
+                return;
+            }
             Err(fault) => {
                 self.set(item, Err(fault));
                 return;
@@ -219,9 +229,11 @@ impl Get {
         self.set(item, result);
     }
 
-    /// The lease ended before the bytes were there: once, that is asked for again.
+    /// What was looked up is of no use, such as when the lease ended before the bytes were there:
+    /// once, that is asked for again.
     fn lease_over(&mut self, now: Time, books: &mut Books, item: usize) {
         self.stop_reading(now, books, item);
+        books.forget(now, &self.items[item].key);
         if self.look_ups[item] < LOOK_UPS {
             self.again.push(now, &books.settings, item);
             return;
@@ -247,6 +259,11 @@ impl Get {
         }
         let next = match failed.retry {
             Retry::Never => None,
+            // It was read by what is known of it: the master may know better.
+            _ if self.look_ups[item] == 0 && reading.untried.is_empty() => {
+                self.lease_over(now, books, item);
+                return;
+            }
             Retry::Here if !reading.repeated && reading.untried.is_empty() => {
                 reading.repeated = true;
                 Some(reading.current.clone())
@@ -267,6 +284,7 @@ impl Get {
             }
             return;
         }
+        books.forget(now, &self.items[item].key);
         let fault = read_fault(failed, true);
         self.complete(now, books, item, Err(fault));
     }
@@ -279,7 +297,10 @@ impl Procedure for Get {
         let mut items = Vec::with_capacity(self.items.len());
         for item in 0..self.items.len() {
             match Key::check(&self.items[item].key) {
-                Ok(()) => items.push(item),
+                Ok(()) => match books.known(now, &self.items[item].key).cloned() {
+                    Some(kept) => self.begin_read(now, books, item, &kept),
+                    None => items.push(item),
+                },
                 Err(fault) => self.set(item, Err(fault)),
             }
         }

@@ -83,6 +83,18 @@ impl Home {
         }
     }
 
+    /// Nobody hears any more what becomes of puts, and of what was asked for: all of it is returned
+    /// of which no byte moves.
+    pub(super) fn abandon(&mut self) {
+        if let (Some(segment), Some(number)) = (&self.segment, self.asked.take()) {
+            self.returns.push((segment.id, number));
+        }
+        self.withdraw();
+        for grant in &mut self.grants {
+            grant.out = 0;
+        }
+    }
+
     pub(super) fn segment(&self) -> Option<&SegmentInfo> {
         self.segment.as_deref()
     }

@@ -25,6 +25,8 @@
 //! - An operation ends at its deadline. If bytes may still move by then, the fault of that key says
 //!   `quiescent: false`: the driver keeps the buffer until the transfer is quiet, whose report the
 //!   core still wants, since it releases the lease then.
+//! - What a look-up has found is kept for a moment under its lease, and forgotten with the first word
+//!   that it is no more true, or when this client changes the object itself.
 //! - A put into the client's own segment is asked for after its bytes are there, and space of it is
 //!   returned, or used again, only when no byte of an earlier write can land there any more.
 //! - What the master granted is given back: leases released or over, puts ended, revoked or left
@@ -35,6 +37,7 @@ mod books;
 mod gather;
 mod get;
 mod home;
+mod known;
 mod lease;
 mod operation;
 mod peers;
@@ -87,6 +90,11 @@ pub struct Settings {
     pub linger: Duration,
     /// How long a put may take from its start to its end; the master's hello says it.
     pub put_deadline: Duration,
+    /// How long it is kept what a look-up has found, so that another read of the object needs none:
+    /// at most half of the lease's time; zero: not at all.
+    pub keep: Duration,
+    /// Of how many objects at most.
+    pub most_kept: usize,
     /// Space that is kept for puts to come in a segment of the client's own, about.
     pub granted_bytes: u64,
 }
@@ -97,6 +105,8 @@ impl Default for Settings {
             batch: 64,
             linger: Duration::from_millis(5),
             put_deadline: Duration::from_secs(30),
+            keep: Duration::from_millis(500),
+            most_kept: 16_384,
             granted_bytes: 32 << 20,
         }
     }
@@ -129,6 +139,13 @@ struct Running {
     timer: Time,
 }
 
+/// Of what an operation leaves that was known before it.
+enum Changed<'a> {
+    Nothing,
+    Keys(Box<dyn Iterator<Item = &'a Bytes> + 'a>),
+    All,
+}
+
 /// One operation's way from its start to its outcome.
 trait Procedure: fmt::Debug + Send {
     /// Validates, and asks the first question.
@@ -154,6 +171,11 @@ trait Procedure: fmt::Debug + Send {
 
     /// Does what is due by now; called after everything that happens to the operation.
     fn settle(&mut self, _now: Time, _books: &mut Books) {}
+
+    /// What it may have changed at the master, once it is over.
+    fn changed(&self) -> Changed<'_> {
+        Changed::Nothing
+    }
 
     /// When [`settle`](Self::settle) has something to do again.
     fn wake(&self) -> Time {
@@ -202,6 +224,22 @@ impl ClientCore {
     pub fn withdraw(&mut self, now: Time) {
         self.books.home.withdraw();
         self.books.tend_home(now);
+    }
+
+    /// From now on nothing of look-ups is kept; what was kept is forgotten.
+    pub fn keep_nothing(&mut self, now: Time) {
+        self.books.settings.keep = Duration::ZERO;
+        self.books.forget_all(now);
+        self.books.release(now);
+    }
+
+    /// Gives back at once what is the client's and of which no byte moves. Nothing is to be heard of
+    /// any more: operations do not finish, and reports are not made.
+    pub fn abandon(&mut self, now: Time) {
+        self.books.home.abandon();
+        self.books.forget_all(now);
+        self.books.tend_home(now);
+        self.books.release_now(now);
     }
 
     /// Starts an operation, which ends at `deadline` at the latest.
@@ -259,8 +297,14 @@ impl ClientCore {
                     });
                 }
             }
+            Event::Invalidated { objects } => {
+                for (key, life) in objects {
+                    self.books.invalidate(now, &key, life);
+                }
+            }
+            Event::Lost => self.books.forget_all(now),
             Event::Reclaim => {
-                self.books.home.reclaim(now);
+                self.books.make_space(now);
             }
             Event::Tick => {}
             Event::TransferEnded { transfer, result } => {
@@ -281,6 +325,7 @@ impl ClientCore {
             self.advance(now, op, |_, _| {});
         }
         self.books.tend_home(now);
+        self.books.expire_known(now);
         self.books.release(now);
     }
 
@@ -293,8 +338,7 @@ impl ClientCore {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         let timer = self.timers.first().map_or(Time::NEVER, |(at, _)| *at);
-        let own = self.books.leases.due().min(self.books.home.due());
-        let next = timer.min(own);
+        let next = timer.min(self.books.due());
         (next < Time::NEVER).then_some(next)
     }
 
@@ -372,6 +416,13 @@ impl ClientCore {
                 self.timers.insert((timer, op));
             }
             (None, outcome) => {
+                if !self.books.knows_nothing() {
+                    match running.procedure.changed() {
+                        Changed::Nothing => {}
+                        Changed::Keys(keys) => keys.for_each(|key| self.books.forget(now, key)),
+                        Changed::All => self.books.forget_all(now),
+                    }
+                }
                 self.ops.remove(&op);
                 if let Some(outcome) = outcome {
                     self.books.push(Action::Finish { op, outcome });

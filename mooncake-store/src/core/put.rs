@@ -15,8 +15,8 @@ use mooncake_proto::{
 use smallvec::SmallVec;
 
 use super::{
-    Books, Gather, Incarnation, Location, MasterAnswer, MasterRequest, OpId, Outcome, Procedure,
-    PutItem, PutOptions, SegmentId, SegmentInfo, TransferFault, TransferId,
+    Books, Changed, Gather, Incarnation, Location, MasterAnswer, MasterRequest, OpId, Outcome,
+    Procedure, PutItem, PutOptions, SegmentId, SegmentInfo, TransferFault, TransferId,
     books::{Call, Purpose, TransferPlan, key_incarnation},
     home::Piece,
     peers::Attempt,
@@ -119,25 +119,35 @@ impl Put {
         if answer.deadline_us != 0 {
             deadline = deadline.min(call.sent_at + Duration::from_micros(answer.deadline_us));
         }
+        let mut yields = false;
         for (item, wire) in call.items.into_iter().zip(answer.results) {
             match wire.result {
                 Some(put_start_result::Result::Object(object)) => {
                     self.granted(now, books, item, object, &segments, deadline);
                 }
                 Some(put_start_result::Result::Error(detail)) => {
-                    self.refused(now, books, item, detail.into());
+                    self.refused(now, books, item, detail.into(), &mut yields);
                 }
                 None => self.set(item, Err(malformed("a result that says nothing"))),
             }
         }
     }
 
-    /// Waits for space if that is wanted, and there is time.
-    fn refused(&mut self, now: Time, books: &mut Books, item: usize, fault: Fault) {
+    /// Asks again if what is ours can make space, or if waiting is wanted and there is time.
+    /// `yields`: what is ours is given up for items of the same answer.
+    fn refused(
+        &mut self,
+        now: Time,
+        books: &mut Books,
+        item: usize,
+        fault: Fault,
+        yields: &mut bool,
+    ) {
         let full = matches!(fault.code, ErrorCode::NoSpace | ErrorCode::Busy);
-        if full && !mem::replace(&mut self.yielded, true) && books.home.reclaim(now) {
-            // Before it is asked again.
-            books.tend_home(now);
+        if full && !mem::replace(&mut self.yielded, true) {
+            *yields = books.make_space(now);
+        }
+        if full && *yields {
             self.ask_again(now, item, fault);
             return;
         }
@@ -721,6 +731,10 @@ impl Procedure for Put {
             self.set(item, Err(fault));
         }
         books.revoke(now, unsent);
+    }
+
+    fn changed(&self) -> Changed<'_> {
+        Changed::Keys(Box::new(self.items.iter().map(|item| &item.key)))
     }
 
     fn outcome(&mut self) -> Option<Outcome> {

@@ -9,7 +9,7 @@ use mooncake_proto::{
 };
 
 use super::{
-    Books, Description, Existence, MasterAnswer, MasterRequest, OpId, Outcome, Procedure,
+    Books, Changed, Description, Existence, MasterAnswer, MasterRequest, OpId, Outcome, Procedure,
     RemoveOptions,
     books::{Call, Purpose},
     results::{Results, timed_out},
@@ -160,6 +160,13 @@ impl Procedure for Query {
     fn expire(&mut self, _now: Time, _books: &mut Books) {
         for item in 0..self.keys.len() {
             self.fail(item, timed_out("query", self.lost(), true));
+        }
+    }
+
+    fn changed(&self) -> Changed<'_> {
+        match self.asked {
+            Asked::Remove(..) => Changed::Keys(Box::new(self.keys.iter())),
+            Asked::Describe(_) | Asked::Exist(_) => Changed::Nothing,
         }
     }
 

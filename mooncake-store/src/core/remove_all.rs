@@ -3,7 +3,7 @@
 use mooncake_proto::{Applied, Fault, master::RemoveAllRequest};
 
 use super::{
-    Books, MasterAnswer, MasterRequest, OpId, Outcome, Procedure,
+    Books, Changed, MasterAnswer, MasterRequest, OpId, Outcome, Procedure,
     books::{Call, Purpose},
     results::timed_out,
     wire::malformed,
@@ -42,6 +42,10 @@ impl Procedure for RemoveAll {
 
     fn expire(&mut self, _now: Time, _books: &mut Books) {
         self.result = Some(Err(timed_out("remove_all", Applied::Unknown, true)));
+    }
+
+    fn changed(&self) -> Changed<'_> {
+        Changed::All
     }
 
     fn outcome(&mut self) -> Option<Outcome> {

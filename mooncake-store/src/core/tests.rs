@@ -4,8 +4,8 @@ use mooncake_proto::{
     Applied, Fault, Retry,
     master::{
         self, KeyResult, LookupResponse, LookupResult, MemoryReplica, Object, ObjectIncarnation,
-        PutEndResponse, PutRevokeResponse, PutStartResponse, PutStartResult, RemoveResponse,
-        lookup_result, put_start_result, replica,
+        PutEndResponse, PutRevokeResponse, PutStartResponse, PutStartResult, RemoveAllResponse,
+        RemoveResponse, lookup_result, put_start_result, replica,
     },
     status::ErrorCode,
 };
@@ -23,9 +23,18 @@ struct Rig {
 }
 
 impl Rig {
+    /// It looks up every object of every get.
     fn new() -> Self {
+        Self::keeping(Duration::ZERO)
+    }
+
+    fn keeping(keep: Duration) -> Self {
+        let settings = Settings {
+            keep,
+            ..Settings::default()
+        };
         Self {
-            core: ClientCore::new(Settings::default()),
+            core: ClientCore::new(settings),
             now: Time(1_000),
         }
     }
@@ -768,4 +777,159 @@ fn a_remove_that_was_lost_may_have_happened() {
         panic!("it ends at its deadline");
     };
     assert_eq!(results[0].as_ref().unwrap_err().applied, Applied::Unknown);
+}
+
+const KEEP: Duration = Duration::from_millis(4);
+
+/// A core that has just read `k`, whose second life it was.
+fn having_read() -> Rig {
+    let mut rig = Rig::keeping(KEEP);
+    let call = rig.get(&["k"]);
+    rig.answer(call, found(vec![object(2, &[0, 64])]));
+    let (read, _) = rig.transfer();
+    rig.end(read);
+    assert!(rig.gets()[0].is_ok());
+    assert!(rig.quiet(), "the lease is kept");
+    rig
+}
+
+/// Reads `k` again. `true`: what is known of it is enough.
+fn reads_at_once(rig: &mut Rig) -> bool {
+    let items = vec![GetItem {
+        key: "k".into(),
+        capacity: None,
+    }];
+    rig.core.start(rig.now, Operation::Get { items }, LATE);
+    loop {
+        match rig.core.poll() {
+            Some(Action::Read { .. }) => return true,
+            Some(Action::CallMaster {
+                request: MasterRequest::Lookup(_),
+                ..
+            }) => return false,
+            Some(_) => {}
+            None => panic!("it does neither"),
+        }
+    }
+}
+
+#[test]
+fn what_was_looked_up_is_kept_for_a_while_and_no_longer() {
+    let mut rig = having_read();
+    rig.now = rig.now + KEEP - Duration::from_micros(1);
+    assert!(reads_at_once(&mut rig));
+    let mut rig = having_read();
+    rig.now = rig.now + KEEP;
+    assert!(!reads_at_once(&mut rig));
+
+    let mut rig = having_read();
+    let due = rig.core.next_deadline().unwrap();
+    assert!(
+        due <= rig.now + KEEP + KEEP / 2,
+        "the lease goes back by itself"
+    );
+    rig.tick_at(due);
+    let due = rig.core.next_deadline().unwrap();
+    rig.tick_at(due);
+    rig.released();
+    assert_eq!(rig.core.next_deadline(), None);
+}
+
+#[test]
+fn what_was_looked_up_is_forgotten_with_the_first_word_that_it_is_no_more() {
+    let life = |sequence| Incarnation { epoch: 1, sequence };
+    let gone = |key: &'static str, sequence| Event::Invalidated {
+        objects: vec![(key.into(), life(sequence))],
+    };
+    let after = |event: Event| {
+        let mut rig = having_read();
+        rig.event(event);
+        reads_at_once(&mut rig)
+    };
+    assert!(!after(gone("k", 2)));
+    assert!(!after(gone("k", u64::MAX)));
+    assert!(after(gone("k", 1)), "an earlier life");
+    assert!(after(gone("other", 2)));
+    assert!(!after(Event::Lost));
+    assert!(!after(Event::Reclaim));
+}
+
+#[test]
+fn a_change_of_ones_own_is_exact_at_once() {
+    let mut rig = having_read();
+    let remove = Operation::Remove {
+        keys: vec!["k".into()],
+        options: RemoveOptions::default(),
+    };
+    rig.core.start(rig.now, remove, LATE);
+    let call = rig.call();
+    rig.answer(
+        call,
+        MasterAnswer::Remove(RemoveResponse {
+            results: vec![KeyResult::default()],
+        }),
+    );
+    assert!(!reads_at_once(&mut rig));
+
+    let mut rig = having_read();
+    rig.core.start(rig.now, Operation::RemoveAll, LATE);
+    let call = rig.call();
+    rig.answer(call, MasterAnswer::RemoveAll(RemoveAllResponse::default()));
+    assert!(!reads_at_once(&mut rig));
+
+    let mut rig = having_read();
+    let start = rig.put(&["k"]);
+    rig.answer(start, granted(vec![object(3, &[128])]));
+    let (write, _) = rig.transfer();
+    rig.end(write);
+    let end = rig.call();
+    rig.answer(end, ended(1));
+    assert!(rig.puts()[0].is_ok());
+    assert!(!reads_at_once(&mut rig));
+}
+
+#[test]
+fn what_was_known_and_is_of_no_use_is_looked_up() {
+    let mut rig = having_read();
+    assert!(reads_at_once(&mut rig));
+    // The first read of this rig was transfer 0.
+    let second = TransferId(1);
+    rig.fail(second, Retry::Elsewhere, true);
+    let (third, _) = rig.transfer();
+    rig.fail(third, Retry::Elsewhere, true);
+    let (call, request) = rig.asked();
+    assert!(matches!(request, MasterRequest::Lookup(_)), "{request:?}");
+    rig.answer(call, found(vec![object(3, &[256])]));
+    let mut last = None;
+    while let Some(action) = rig.core.poll() {
+        if let Action::Read { transfer, .. } = action {
+            last = Some(transfer);
+        }
+    }
+    rig.end(last.expect("it is read where it is now"));
+    assert_eq!(rig.gets()[0].as_ref().unwrap().incarnation.sequence, 3);
+}
+
+#[test]
+fn all_of_a_batch_profits_from_space_that_is_given_up_for_it() {
+    let mut rig = having_read();
+    let start = rig.put(&["a", "b", "c"]);
+    let full = || {
+        let fault = Fault::new(ErrorCode::NoSpace, Retry::Never, "full");
+        let result = Some(put_start_result::Result::Error(fault.into()));
+        PutStartResult { result }
+    };
+    rig.answer(
+        start,
+        MasterAnswer::PutStart(PutStartResponse {
+            results: vec![full(), full(), full()],
+            ..PutStartResponse::default()
+        }),
+    );
+    rig.released();
+    let (_, request) = rig.asked();
+    let MasterRequest::PutStart(request) = request else {
+        panic!("{request:?}");
+    };
+    assert_eq!(request.items.len(), 3);
 }

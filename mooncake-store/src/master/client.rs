@@ -14,7 +14,7 @@ use tokio::{
 };
 
 use super::{
-    SessionEvents,
+    SessionEvent, SessionEvents,
     outbound::Shared,
     session::Session,
     table::{Kind, Pending, closed},
@@ -87,7 +87,7 @@ pub struct MasterClient {
 #[derive(Debug)]
 struct Inner {
     shared: Arc<Shared>,
-    events: broadcast::WeakSender<super::SessionEvent>,
+    events: broadcast::WeakSender<SessionEvent>,
     info: Arc<ArcSwap<SessionInfo>>,
     task: Mutex<Option<JoinHandle<()>>>,
 }
@@ -168,6 +168,13 @@ impl MasterClient {
             |events| events.subscribe(),
         );
         SessionEvents(receiver)
+    }
+
+    /// Has `listener` called with each event from now on, until it says `false`: on the session's own
+    /// task and in the order of the stream, after the answers that came before. It must be short
+    /// and must not block.
+    pub fn listen(&self, listener: impl Fn(&SessionEvent) -> bool + Send + Sync + 'static) {
+        self.inner.shared.listeners.add(listener);
     }
 
     /// What the master said when it last answered hello.

@@ -1,6 +1,9 @@
 //! What the session tells its subscribers.
 
+use std::{fmt, sync::Arc};
+
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::sync::broadcast::{self, error::RecvError};
 
 use crate::core::Incarnation;
@@ -44,5 +47,34 @@ impl SessionEvents {
             Err(RecvError::Lagged(count)) => Some(SessionEvent::Missed(count)),
             Err(RecvError::Closed) => None,
         }
+    }
+}
+
+/// `false`: it wants to hear no more.
+type Listener = dyn Fn(&SessionEvent) -> bool + Send + Sync;
+
+/// Who hears of events in the order of the stream.
+#[derive(Default)]
+pub(super) struct Listeners(Mutex<Vec<Arc<Listener>>>);
+
+impl Listeners {
+    pub(super) fn add(&self, listener: impl Fn(&SessionEvent) -> bool + Send + Sync + 'static) {
+        self.0.lock().push(Arc::new(listener));
+    }
+
+    pub(super) fn tell(&self, event: &SessionEvent) {
+        // They may ask the master, or add others.
+        let all = self.0.lock().clone();
+        for listener in all {
+            if !listener(event) {
+                self.0.lock().retain(|one| !Arc::ptr_eq(one, &listener));
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Listeners {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} listeners", self.0.lock().len())
     }
 }

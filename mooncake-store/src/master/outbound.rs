@@ -11,7 +11,10 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_stream::Stream;
 
-use super::table::{Done, Pending, Table, closed};
+use super::{
+    events::Listeners,
+    table::{Done, Pending, Table, closed},
+};
 use crate::time::{Clock, Time};
 
 /// What callers, the stream and the session's task share.
@@ -21,6 +24,7 @@ pub(super) struct Shared {
     state: Mutex<State>,
     /// The session's task should look at the alarm, or at `closed`.
     pub(super) nudge: Notify,
+    pub(super) listeners: Listeners,
 }
 
 #[derive(Debug)]
@@ -48,6 +52,7 @@ impl Shared {
             address,
             state: Mutex::new(state),
             nudge: Notify::new(),
+            listeners: Listeners::default(),
         }
     }
 

@@ -245,7 +245,10 @@ impl Session {
                         let incarnation = object.incarnation.unwrap_or(ALL_INCARNATIONS);
                         (object.key, incarnation.into())
                     });
-                    self.emit(SessionEvent::Invalidate(void.collect()));
+                    let void = SessionEvent::Invalidate(void.collect());
+                    // What was found before it is void as well.
+                    self.shared.complete(std::mem::take(&mut answers));
+                    self.emit(void);
                 }
                 Some(event::Event::Fenced(fenced)) => {
                     self.emit(SessionEvent::Fenced(fenced.reason.clone()));
@@ -306,6 +309,7 @@ impl Session {
     }
 
     fn emit(&self, event: SessionEvent) {
+        self.shared.listeners.tell(&event);
         // Nobody may have subscribed.
         drop(self.events.send(event));
     }

@@ -12,6 +12,10 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use super::*;
 
 const LEASE: Duration = Duration::from_micros(3_000);
+const LINGER: Duration = Duration::from_micros(300);
+const KEEP: Duration = Duration::from_micros(800);
+/// How long a lease may stay that nobody reads under.
+const IDLE: Duration = Duration::from_micros(300 + 800 + 800 / 8);
 const HOUR: Time = Time(3_600_000_000);
 
 #[derive(Debug, PartialEq)]
@@ -78,9 +82,11 @@ impl World {
             now: Time(1_000),
             core: ClientCore::new(Settings {
                 batch: 4,
-                linger: Duration::from_micros(300),
+                linger: LINGER,
                 put_deadline: Duration::from_micros(20_000),
                 granted_bytes: 12 * 64,
+                keep: KEEP,
+                most_kept: 4,
             }),
             future: BTreeMap::new(),
             unique: 0,
@@ -116,8 +122,9 @@ impl World {
         }
         for _ in 0..30 {
             self.start_one();
-            if self.chance(2) {
-                self.core.handle(self.now, Event::Reclaim);
+            if self.chance(8) {
+                let news = self.news();
+                self.core.handle(self.now, news);
                 self.drain();
             }
             for _ in 0..self.rng.random_range(0..12) {
@@ -125,6 +132,7 @@ impl World {
             }
         }
         self.core.withdraw(self.now);
+        self.core.handle(self.now, Event::Lost);
         self.drain();
         while !self.core.is_idle() || !self.future.is_empty() {
             self.step();
@@ -138,12 +146,26 @@ impl World {
         assert_eq!(self.finished.len(), self.keys.len(), "seed {}", self.seed);
         self.judge_home();
         for lease in self.leases.values() {
-            let too_late = lease.unused_at + Duration::from_micros(300) >= lease.ends;
+            let too_late = lease.unused_at + IDLE >= lease.ends;
             assert!(
                 lease.released || too_late,
                 "seed {}: a lease was forgotten",
                 self.seed
             );
+        }
+    }
+
+    /// What a master says, or its silence.
+    fn news(&mut self) -> Event {
+        match self.rng.random_range(0..4) {
+            0 => Event::Reclaim,
+            1 => Event::Lost,
+            _ => {
+                let key = Bytes::from(format!("k{}", self.rng.random_range(0..12)));
+                let life = self.lives.get(&key).map(|life| life.0);
+                let objects = vec![(key, life.unwrap_or_default())];
+                Event::Invalidated { objects }
+            }
         }
     }
 
