@@ -1,10 +1,13 @@
 //! A running master: its listeners, its clock and its end.
 
 mod lanes;
+mod vigil;
 
 use std::{io, net::SocketAddr, time::Duration};
 
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
+
+pub(crate) use self::vigil::Vigil;
 
 use self::lanes::Lanes;
 use crate::{

@@ -25,6 +25,7 @@ use tokio::{
 };
 use tonic::codegen::{Service, http};
 
+use super::Vigil;
 use crate::MasterService;
 
 /// The longest message that is taken in: a batch of several thousand of the longest keys.
@@ -70,7 +71,13 @@ impl Lanes {
             };
             let alive = alive.clone();
             let work = move || {
-                runtime.block_on(lane.run(connections, grace));
+                let vigil = Vigil::of_thread();
+                runtime.block_on(async {
+                    tokio::select! {
+                        () = lane.run(connections, grace) => {}
+                        () = vigil.keep() => {}
+                    }
+                });
                 drop(alive);
             };
             Builder::new()

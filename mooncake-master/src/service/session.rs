@@ -18,6 +18,7 @@ use tokio_stream::Stream;
 use tonic::{Status, Streaming};
 
 use super::{Shared, answer, request, sessions::Registration};
+use crate::server::Vigil;
 use crate::state::{self, Caller, ClientId, Command};
 
 /// The version of the session protocol that this master speaks.
@@ -69,6 +70,7 @@ impl SessionStream {
                 let asked = frame.operations.iter();
                 let entries = asked.map(|one| one.operation.as_ref().map_or(1, request::entries));
                 let entries = entries.map(|entries| entries.max(1)).sum();
+                Vigil::beat();
                 perform(
                     &self.shared,
                     registration,
