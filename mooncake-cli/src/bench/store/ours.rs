@@ -1,11 +1,10 @@
 //! This store as a contender.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use mooncake_store::RealClient;
-use tokio::runtime::Runtime;
+use mooncake_store::BlockingClient;
 
 use super::worker::{Done, Phase, Worker};
 use super::{Case, Values};
@@ -15,7 +14,6 @@ use crate::output::Failure;
 /// Clients of this process that work on a case, each on keys of its own.
 #[derive(Debug)]
 pub struct Ours {
-    runtime: Arc<Runtime>,
     workers: Vec<Worker>,
     value_bytes: u64,
     /// Master and nodes.
@@ -29,12 +27,10 @@ impl Ours {
     ///
     /// It does not work.
     pub fn begin(
-        runtime: &Arc<Runtime>,
-        clients: Vec<RealClient>,
+        clients: Vec<BlockingClient>,
         beside: Vec<ProcessCpu>,
         case: Case,
         values: Values,
-        patience: Duration,
     ) -> Result<Self, Failure> {
         let prefix = format!("bench-{:08x}", rand::random::<u32>());
         let share = values.count / clients.len() as u64;
@@ -43,17 +39,12 @@ impl Ours {
             count: share,
             ..values
         };
-        let workers = runtime.block_on(async {
-            let mut workers = Vec::new();
-            for (number, client) in (0..).zip(clients) {
-                let prefix = format!("{prefix}/{number}");
-                let worker = Worker::new(client, case, values, own(number), patience, prefix);
-                workers.push(worker.await?);
-            }
-            Ok::<_, Failure>(workers)
-        })?;
+        let workers = (0..).zip(clients).map(|(number, client)| {
+            let prefix = format!("{prefix}/{number}");
+            Worker::new(client, case, values, own(number), prefix)
+        });
+        let workers = workers.collect::<Result<_, _>>()?;
         let mut ours = Self {
-            runtime: Arc::clone(runtime),
             workers,
             value_bytes: values.value_bytes,
             beside,
@@ -75,28 +66,14 @@ impl Ours {
     fn phase(&mut self, phase: Phase) -> Result<Vec<Done>, Failure> {
         // A single client calls from this thread, as an application with one thread would.
         if let [worker] = self.workers.as_mut_slice() {
-            return Ok(vec![self.runtime.block_on(worker.run(phase))?]);
+            return Ok(vec![worker.run(phase)?]);
         }
-        let workers = std::mem::take(&mut self.workers);
-        self.runtime.block_on(async {
-            let tasks: Vec<_> = workers
-                .into_iter()
-                .map(|mut worker| {
-                    tokio::spawn(async move {
-                        let done = worker.run(phase).await;
-                        (worker, done)
-                    })
-                })
-                .collect();
-            let mut all = Vec::new();
-            for task in tasks {
-                let (worker, done) = task.await.map_err(|error| {
-                    Failure::new("a client of the measurement broke down").because(error)
-                })?;
-                self.workers.push(worker);
-                all.push(done);
-            }
-            all.into_iter().collect()
+        thread::scope(|scope| {
+            let run = |worker| scope.spawn(move || Worker::run(worker, phase));
+            let threads: Vec<_> = self.workers.iter_mut().map(run).collect();
+            let broken = |_| Failure::new("a client of the measurement broke down");
+            let done = threads.into_iter().map(|it| it.join().map_err(broken)?);
+            done.collect()
         })
     }
 }

@@ -1,12 +1,11 @@
 //! One client with keys of its own.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use mooncake_store::core::{PutOptions, RemoveOptions};
-use mooncake_store::{Client, Fault, GetInto, PutFrom, RealClient};
+use mooncake_store::{BlockingClient, Fault, GetInto, PutFrom};
 use mooncake_tent::Buffer;
 
 use super::{Case, Lookup, Op, POISON, Values};
@@ -44,12 +43,11 @@ pub(super) struct Done {
 #[derive(Debug)]
 pub(super) struct Worker {
     /// Holds session and engine.
-    base: RealClient,
+    base: BlockingClient,
     /// Calls instead where nothing is to be known of the keys; another one for each walk.
-    fresh: Option<RealClient>,
+    fresh: Option<BlockingClient>,
     case: Case,
     values: Values,
-    patience: Duration,
     prefix: String,
     /// The indices of its keys among those of all; the values of each worker are numbered from 0.
     own: Range<u64>,
@@ -65,28 +63,26 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) async fn new(
-        base: RealClient,
+    pub(super) fn new(
+        base: BlockingClient,
         case: Case,
         values: Values,
         own: Range<u64>,
-        patience: Duration,
         prefix: String,
     ) -> Result<Self, Failure> {
         let bytes = ((own.end - own.start) * values.value_bytes) as usize;
-        let memory = async || {
-            let buffer = base.allocate(bytes).await.map_err(no_memory)?;
+        let memory = || {
+            let buffer = base.allocate(bytes).map_err(no_memory)?;
             buffer.memory().prefault().map_err(no_memory)?;
             Ok::<_, Failure>(buffer)
         };
-        let (source, target) = (memory().await?, memory().await?);
+        let (source, target) = (memory()?, memory()?);
         let first = Bytes::from(format!("{prefix}/first/{}", own.start));
         let mut worker = Self {
             fresh: None,
             base,
             case,
             values,
-            patience,
             prefix,
             cursor: own.start,
             touched: own.start..own.start,
@@ -110,18 +106,18 @@ impl Worker {
         Ok(worker)
     }
 
-    pub(super) async fn run(&mut self, phase: Phase) -> Result<Done, Failure> {
+    pub(super) fn run(&mut self, phase: Phase) -> Result<Done, Failure> {
         match phase {
-            Phase::Fill => self.fill().await?,
-            Phase::Prepare => self.prepare().await?,
-            Phase::Timed(budget) => return self.timed(budget).await,
-            Phase::Check => self.check().await?,
+            Phase::Fill => self.fill()?,
+            Phase::Prepare => self.prepare()?,
+            Phase::Timed(budget) => return self.timed(budget),
+            Phase::Check => self.check()?,
             Phase::Clear => {
-                self.remove(self.own.clone()).await;
+                self.remove(self.own.clone());
                 let first = vec![self.first.clone()];
                 // Cleaning up: what is gone already is no harm.
-                let _gone = self.client().remove(first, RemoveOptions::default()).await;
-                self.let_go().await?;
+                let _gone = self.client().remove(first, RemoveOptions::default());
+                self.let_go()?;
             }
         }
         Ok(Done::default())
@@ -161,45 +157,41 @@ impl Worker {
         self.place(start + self.values.id(index - start, self.generation))
     }
 
-    async fn fill(&mut self) -> Result<(), Failure> {
+    fn fill(&mut self) -> Result<(), Failure> {
         let from = self.source.slice(self.place(self.own.start));
         let from = from.expect("places lie within the buffer");
         let item = PutFrom::new(self.first.clone(), from);
         all(
-            self.client()
-                .put_from(vec![item], PutOptions::default())
-                .await,
+            self.client().put_from(vec![item], PutOptions::default()),
             "put",
         )?;
         for indices in pieces(self.own.clone(), CHORE) {
-            self.put(indices).await?;
+            self.put(indices)?;
         }
         if self.case.op == Op::Put {
             // The node's memory has been used now, as it has been in any store that runs a while.
-            self.remove(self.own.clone()).await;
+            self.remove(self.own.clone());
             self.rewind();
         }
         Ok(())
     }
 
-    async fn prepare(&mut self) -> Result<(), Failure> {
+    fn prepare(&mut self) -> Result<(), Failure> {
         match (self.case.op, self.case.lookup) {
             (Op::Get, Lookup::Cached) => {
                 for indices in pieces(self.cursor..self.own.end, self.case.batch.max(CHORE)) {
-                    self.get(indices).await?;
+                    self.get(indices)?;
                 }
                 self.wipe(self.cursor..self.own.end);
             }
             (Op::Get, Lookup::Fresh) => {
-                self.let_go().await?;
-                let (engine, master) = (self.base.engine(), self.base.master());
-                let client = RealClient::over(Arc::clone(engine), master.clone(), self.patience);
-                self.fresh = Some(client);
+                self.let_go()?;
+                self.fresh = Some(self.base.sibling());
                 // It knows the node, as any client does after its first read, but none of the keys.
                 let into = self.target.slice(self.place(self.own.start));
                 let into = into.expect("places lie within the buffer");
                 let item = GetInto::new(self.first.clone(), into);
-                all(self.client().get_into(vec![item]).await, "get")?;
+                all(self.client().get_into(vec![item]), "get")?;
                 self.wipe(self.own.start..self.own.start + 1);
             }
             (Op::Put, _) => {}
@@ -208,21 +200,20 @@ impl Worker {
     }
 
     /// Ends the client that has called so far, if it is not the one that holds session and engine.
-    async fn let_go(&mut self) -> Result<(), Failure> {
+    fn let_go(&mut self) -> Result<(), Failure> {
         match self.fresh.take() {
             Some(client) => client
                 .close(CLOSE_BUDGET)
-                .await
                 .map_err(|error| Failure::new("a client does not end").because(error)),
             None => Ok(()),
         }
     }
 
-    fn client(&self) -> &RealClient {
+    fn client(&self) -> &BlockingClient {
         self.fresh.as_ref().unwrap_or(&self.base)
     }
 
-    async fn timed(&mut self, budget: Duration) -> Result<Done, Failure> {
+    fn timed(&mut self, budget: Duration) -> Result<Done, Failure> {
         let mut done = Done::default();
         let from = self.cursor;
         let start = Instant::now();
@@ -231,8 +222,8 @@ impl Worker {
             let end = self.own.end.min(self.cursor + self.case.batch);
             let indices = self.cursor..end;
             match self.case.op {
-                Op::Get => self.get(indices).await?,
-                Op::Put => self.put(indices).await?,
+                Op::Get => self.get(indices)?,
+                Op::Put => self.put(indices)?,
             }
             self.cursor = end;
             let now = Instant::now();
@@ -244,11 +235,11 @@ impl Worker {
         Ok(done)
     }
 
-    async fn check(&mut self) -> Result<(), Failure> {
+    fn check(&mut self) -> Result<(), Failure> {
         let touched = std::mem::take(&mut self.touched);
         if self.case.op == Op::Put {
             for indices in pieces(touched.clone(), CHORE) {
-                self.get(indices).await?;
+                self.get(indices)?;
             }
         }
         let mut value = vec![0; self.values.value_bytes as usize];
@@ -261,17 +252,17 @@ impl Worker {
         }
         self.wipe(touched.clone());
         if self.case.op == Op::Put {
-            self.remove(touched).await;
+            self.remove(touched);
         }
         Ok(())
     }
 
-    async fn get(&self, indices: Range<u64>) -> Result<(), Failure> {
+    fn get(&self, indices: Range<u64>) -> Result<(), Failure> {
         let items = indices.map(|index| {
             let into = self.target.slice(self.place(index));
             GetInto::new(self.key(index), into.expect("places lie within the buffer"))
         });
-        let results = self.client().get_into(items.collect()).await;
+        let results = self.client().get_into(items.collect());
         for got in all(results, "get")? {
             if got.length != self.values.value_bytes {
                 return Err(Failure::new(format!(
@@ -283,25 +274,21 @@ impl Worker {
         Ok(())
     }
 
-    async fn put(&self, indices: Range<u64>) -> Result<(), Failure> {
+    fn put(&self, indices: Range<u64>) -> Result<(), Failure> {
         let items = indices.map(|index| {
             let from = self.source.slice(self.source_place(index));
             PutFrom::new(self.key(index), from.expect("places lie within the buffer"))
         });
         let results = self
             .client()
-            .put_from(items.collect(), PutOptions::default())
-            .await;
+            .put_from(items.collect(), PutOptions::default());
         all(results, "put").map(|_| ())
     }
 
-    async fn remove(&self, indices: Range<u64>) {
+    fn remove(&self, indices: Range<u64>) {
         let keys = indices.map(|index| self.key(index)).collect();
         // What is gone already is no harm, and what stays shows when space runs out.
-        let _gone = self
-            .client()
-            .remove(keys, RemoveOptions { barrier: true })
-            .await;
+        let _gone = self.client().remove(keys, RemoveOptions { barrier: true });
     }
 
     fn wipe(&self, indices: Range<u64>) {

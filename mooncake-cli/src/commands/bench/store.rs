@@ -170,7 +170,7 @@ struct Place {
 
 impl Place {
     fn end(self, bench: &Bench<'_>) -> Result<(), Failure> {
-        bench.runtime.block_on(self.site.stop())
+        self.site.stop(&bench.runtime)
     }
 }
 
@@ -192,8 +192,13 @@ impl Bench<'_> {
         // A walk, the next one, and what is not given back yet.
         let segment_bytes = 3 * largest.unwrap_or(0) + (64 << 20);
         let master = self.master.as_deref();
-        let site = Site::start(placement, master, segment_bytes, &self.settings);
-        let site = self.runtime.block_on(site)?;
+        let site = Site::start(
+            &self.runtime,
+            placement,
+            master,
+            segment_bytes,
+            &self.settings,
+        )?;
         let home = match placement {
             Placement::Remote => Home::Owner,
             Placement::Local => Home::Client,
@@ -206,10 +211,9 @@ impl Bench<'_> {
     fn measure(&self, place: &mut Place, case: Case) -> Result<Row, Failure> {
         let values = self.values(&case);
         let (mut limit, name) = self.limit(&case, values)?;
-        let clients = self.runtime.block_on(place.site.clients(case.clients))?;
+        let clients = place.site.clients(case.clients)?;
         let beside = place.site.beside();
-        let patience = self.settings.operation_deadline;
-        let mut ours = Ours::begin(&self.runtime, clients, beside, case, values, patience)?;
+        let mut ours = Ours::begin(clients, beside, case, values)?;
         let mut others: Vec<(&str, &mut dyn Contender)> = Vec::new();
         let contents = match &place.cpp {
             Some(_) => Some(ContentsFile::write(values)?),
@@ -270,7 +274,7 @@ impl Bench<'_> {
         }
         row.repeat = repeat(&case);
         ours.end()?;
-        self.runtime.block_on(place.site.release())?;
+        place.site.release()?;
         if let Some(cpp) = &mut place.cpp {
             cpp.end()?;
         }

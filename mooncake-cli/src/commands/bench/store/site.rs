@@ -1,6 +1,9 @@
 //! The store that is measured: started here or given, with clients in this process.
 
-use mooncake_store::{ClientOptions, Node, NodeOptions, RealClient, StoreError};
+use std::time::Duration;
+
+use mooncake_store::{BlockingClient, ClientOptions, StoreError};
+use tokio::runtime::Runtime;
 
 use crate::bench::ProcessCpu;
 use crate::bench::store::Placement;
@@ -10,6 +13,9 @@ use crate::commands::store::unreachable;
 use crate::config::ClientSettings;
 use crate::output::Failure;
 
+/// Longer than a turn takes, so that what a case supposes the client to know stays known.
+const KEEP: Duration = Duration::from_secs(5);
+
 /// A store, and what of it runs in this process.
 #[derive(Debug)]
 pub(super) struct Site {
@@ -17,15 +23,16 @@ pub(super) struct Site {
     address: String,
     cluster: Option<Cluster>,
     /// Lends memory of this process.
-    node: Option<Node>,
+    lender: Option<BlockingClient>,
     /// Those of the current case.
-    clients: Vec<RealClient>,
+    clients: Vec<BlockingClient>,
 }
 
 impl Site {
     /// Uses the store at `master`, or starts one. Where placement is local, this process lends
     /// `segment_bytes`, else the node of a started store does.
-    pub(super) async fn start(
+    pub(super) fn start(
+        runtime: &Runtime,
         placement: Placement,
         master: Option<&str>,
         segment_bytes: u64,
@@ -41,42 +48,41 @@ impl Site {
         let (cluster, address) = match master {
             Some(master) => (None, master.to_owned()),
             None => {
-                let cluster = Cluster::start(shape).await?;
+                let cluster = runtime.block_on(Cluster::start(shape))?;
                 let address = cluster.address().to_owned();
                 (Some(cluster), address)
             }
         };
-        let node = match placement {
-            Placement::Remote => None,
-            Placement::Local => {
-                let mut options = NodeOptions::new("bench", segment_bytes);
-                options.connect_deadline = settings.connect_deadline;
-                Some(Node::start(&address, options).await.map_err(unusable)?)
-            }
-        };
-        Ok(Self {
+        let mut site = Self {
             settings: settings.clone(),
             address,
             cluster,
-            node,
+            lender: None,
             clients: Vec::new(),
-        })
+        };
+        if placement == Placement::Local {
+            site.lender = Some(site.connect("bench".to_owned(), segment_bytes)?);
+        }
+        Ok(site)
+    }
+
+    fn connect(&self, name: String, segment_bytes: u64) -> Result<BlockingClient, Failure> {
+        let mut options = ClientOptions::default();
+        options.tenant = self.settings.tenant.clone();
+        options.name = name;
+        options.operation_deadline = self.settings.operation_deadline;
+        options.connect_deadline = self.settings.connect_deadline;
+        options.keep_look_ups = KEEP;
+        options.segment_bytes = segment_bytes;
+        BlockingClient::connect(&self.address, options).map_err(unusable)
     }
 
     /// So many new clients in this process.
-    pub(super) async fn clients(&mut self, count: u64) -> Result<Vec<RealClient>, Failure> {
+    pub(super) fn clients(&mut self, count: u64) -> Result<Vec<BlockingClient>, Failure> {
         for number in 0..count {
-            let client = match &self.node {
-                Some(node) => node.client(self.settings.operation_deadline),
-                None => {
-                    let mut options = ClientOptions::default();
-                    options.tenant = self.settings.tenant.clone();
-                    options.name = format!("bench/{number}");
-                    options.operation_deadline = self.settings.operation_deadline;
-                    options.connect_deadline = self.settings.connect_deadline;
-                    let connected = RealClient::connect(&self.address, options).await;
-                    connected.map_err(unusable)?
-                }
+            let client = match &self.lender {
+                Some(lender) => lender.sibling(),
+                None => self.connect(format!("bench/{number}"), 0)?,
             };
             self.clients.push(client);
         }
@@ -84,9 +90,9 @@ impl Site {
     }
 
     /// Ends the clients.
-    pub(super) async fn release(&mut self) -> Result<(), Failure> {
+    pub(super) fn release(&mut self) -> Result<(), Failure> {
         for client in self.clients.drain(..) {
-            client.close(CLOSE_BUDGET).await.map_err(unusable)?;
+            client.close(CLOSE_BUDGET).map_err(unusable)?;
         }
         Ok(())
     }
@@ -97,12 +103,12 @@ impl Site {
         members.map(|(_, pid)| ProcessCpu::of(pid)).collect()
     }
 
-    pub(super) async fn stop(self) -> Result<(), Failure> {
-        if let Some(node) = self.node {
-            node.shutdown(CLOSE_BUDGET).await.map_err(unusable)?;
+    pub(super) fn stop(self, runtime: &Runtime) -> Result<(), Failure> {
+        if let Some(lender) = self.lender {
+            lender.close(CLOSE_BUDGET).map_err(unusable)?;
         }
         match self.cluster {
-            Some(cluster) => cluster.stop().await,
+            Some(cluster) => runtime.block_on(cluster.stop()),
             None => Ok(()),
         }
     }
