@@ -5,7 +5,7 @@ use std::{
     net::{TcpStream, ToSocketAddrs},
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -31,6 +31,7 @@ use crate::{
     error::{Error, Reason},
     identity::{Generation, Incarnation, PeerId, RegistrationId},
     platform::after,
+    sync::atomic::AtomicU64,
     transport::{Peer, TaskRef, Tasks},
 };
 
@@ -539,8 +540,7 @@ impl Peers {
         }
         loop {
             let changed = peer.changed.notified();
-            let quiet = peer.loud.load(Ordering::Acquire) == 0;
-            if quiet && lanes.iter().all(|lane| lane.is_broken()) {
+            if are_quiet(&lanes, &peer.loud) {
                 return Ok(());
             }
             let left = budget.saturating_sub(start.elapsed());
@@ -643,6 +643,12 @@ impl PeerLanes {
         self.loud.fetch_sub(1, Ordering::AcqRel);
         self.changed.notify_waiters();
     }
+}
+
+/// All `lanes` to a peer are broken, and of no broken one writes may still land.
+pub(super) fn are_quiet(lanes: &[SharedLane], loud: &AtomicU64) -> bool {
+    // In this order: who retires a lane counts it as loud before it breaks.
+    lanes.iter().all(|lane| lane.is_broken()) && loud.load(Ordering::Acquire) == 0
 }
 
 pub(super) fn spawn(
