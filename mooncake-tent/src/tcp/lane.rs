@@ -83,6 +83,8 @@ pub(super) struct Lane {
     /// Why it was cut from outside; the receiver finds it here.
     cut: OnceLock<Reason>,
     outbox: Mutex<Sender>,
+    /// The requests below were sent; a little later than they were.
+    sent_below: AtomicU64,
     /// Somebody found the outbox taken: whoever has it looks once more before going.
     look_again: AtomicBool,
     pending: Mutex<VecDeque<Pending>>,
@@ -107,6 +109,13 @@ struct Sender {
     clock: Option<LaneClock>,
     /// An unwanted frame in whose middle sending stood still when it was last looked at.
     stuck: Option<(u64, u64)>,
+}
+
+impl Sender {
+    /// The requests below it were sent.
+    fn sent_below(&self) -> u64 {
+        self.outbox.first().unwrap_or(self.next_tag)
+    }
 }
 
 /// What the receiving thread owns while it receives.
@@ -195,6 +204,7 @@ impl Lane {
                 clock: None,
                 stuck: None,
             }),
+            sent_below: AtomicU64::new(0),
             look_again: AtomicBool::new(false),
             pending: Mutex::default(),
             receiver: Mutex::new(Receiver {
@@ -357,6 +367,8 @@ impl Lane {
             self.look_again.store(false, Ordering::Relaxed);
             let limit = self.window_end(&sender);
             let sent = sender.outbox.send(socket, limit, Mode::Try);
+            self.sent_below
+                .store(sender.sent_below(), Ordering::Relaxed);
             drop(sender);
             let blocked = match sent {
                 Ok(Sent::All) => false,
@@ -379,6 +391,11 @@ impl Lane {
                 return blocked;
             }
         }
+    }
+
+    fn was_sent(&self, tag: u64) -> bool {
+        // Whoever sends may not have said so yet.
+        tag < self.sent_below.load(Ordering::Relaxed) || tag < self.outbox.lock().sent_below()
     }
 
     /// What waits until earlier requests are answered.
@@ -491,6 +508,9 @@ impl Lane {
 
     /// The request that `answer` fits. On a violation it stays where [`fail`](Self::fail) finds it.
     fn take_answered(&self, answer: &AnswerHeader) -> Result<Pending, Reason> {
+        if !self.was_sent(answer.tag) {
+            return Err(violation("an answer to what was not asked yet"));
+        }
         let mut queue = self.pending.lock();
         let Some(oldest) = queue.front() else {
             return Err(violation("an answer that nobody asked for"));
