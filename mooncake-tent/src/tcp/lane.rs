@@ -258,7 +258,7 @@ impl Lane {
         self.aged.load(Ordering::Relaxed)
     }
 
-    /// Marks a lane that is older than `life`. `true`: it is so for a while and has nothing to do.
+    /// Marks a lane that is older than `life`. `true`: it is so for a while.
     pub(super) fn grow_old(&self, life: Duration) -> bool {
         let clock = self.outbox.lock().clock;
         let age = clock.map_or(Duration::ZERO, LaneClock::elapsed);
@@ -267,7 +267,7 @@ impl Lane {
         }
         self.aged.store(true, Ordering::Relaxed);
         // Whoever chose it before has posted by now.
-        age > life + life / 8 && !self.is_busy()
+        age > life + life / 8
     }
 
     /// Why it was cut, if it was.
@@ -283,6 +283,11 @@ impl Lane {
     /// Requests wait for their answer.
     pub(super) fn is_busy(&self) -> bool {
         !self.pending.lock().is_empty() || self.receiver_is_reading()
+    }
+
+    /// As no [`is_busy`](Self::is_busy), for whoever has the receiving end.
+    pub(super) fn is_at_rest(&self, receiver: &Receiver) -> bool {
+        receiver.reading.is_none() && self.pending.lock().is_empty()
     }
 
     fn receiver_is_reading(&self) -> bool {

@@ -257,13 +257,14 @@ impl Poller {
             let mut why = lane.end_overdue(now).then(overdue);
             if why.is_none() && lane.is_stuck() {
                 why = Some(stuck());
-            } else if why.is_none() && lane.grow_old(life) {
-                why = Some(aged());
             }
+            let is_old = lane.grow_old(life);
             if let Some(mut receiver) = lane.try_receiver() {
                 lane.drop_cancelled(&mut receiver);
                 if receiver.is_overdue(|| now) {
                     why = Some(overdue());
+                } else if why.is_none() && is_old && lane.is_at_rest(&receiver) {
+                    why = Some(aged());
                 }
                 if let Some(why) = why {
                     peers.retire(&lane, &mut receiver, &why);
