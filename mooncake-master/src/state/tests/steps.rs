@@ -39,6 +39,13 @@ fn ask(state: &mut State, driver: &mut Driver, operation: Operation) -> Answer {
     applied.answer
 }
 
+fn settled_with(effect: Effect) -> Option<(u64, Answer)> {
+    match effect {
+        Effect::Settled { ticket, answer, .. } => Some((ticket, answer)),
+        _ => None,
+    }
+}
+
 fn put(
     state: &mut State,
     driver: &mut Driver,
@@ -116,11 +123,7 @@ fn a_segment_is_emptied_in_steps_and_nothing_of_other_segments_is_looked_at() {
         let applied = state.apply(driver.now, &Command::Tick);
         assert!(state.work <= STEP, "{} objects in one step", state.work);
         work += state.work;
-        let mut effects = applied.effects.into_iter();
-        let settled = effects.find_map(|effect| match effect {
-            Effect::Settled { ticket, answer, .. } => Some((ticket, answer)),
-            _ => None,
-        });
+        let settled = applied.effects.into_iter().find_map(settled_with);
         if let Some(settled) = settled {
             break settled;
         }
@@ -130,6 +133,31 @@ fn a_segment_is_emptied_in_steps_and_nothing_of_other_segments_is_looked_at() {
     assert!(work < 5000, "{work} looked at in the steps after the first");
     let counters = state.counters();
     assert_eq!((counters.objects, counters.puts_in_progress), (0, 1000));
+    state.check_books();
+}
+
+#[test]
+fn a_list_ends_though_all_that_it_has_yet_to_look_at_goes_meanwhile() {
+    let (mut state, mut driver) = filled(5000, 0.5, settings());
+    let page = Operation::ListObjects(list(0));
+    let Answer::Later { ticket } = ask(&mut state, &mut driver, page) else {
+        panic!("it is gathered in steps");
+    };
+    ask(&mut state, &mut driver, Operation::RemoveAll);
+    let mut settled = Vec::new();
+    loop {
+        let applied = state.apply(driver.now, &Command::Tick);
+        assert!(state.work <= STEP, "{} objects in one step", state.work);
+        settled.extend(applied.effects.into_iter().filter_map(settled_with));
+        if applied.answer == (Answer::Ticked { more: false }) {
+            break;
+        }
+    }
+    let list = settled.iter().find(|(of, _)| *of == ticket);
+    assert!(
+        matches!(list, Some((_, Answer::Objects { .. }))),
+        "{list:?}"
+    );
     state.check_books();
 }
 
