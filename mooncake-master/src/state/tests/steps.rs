@@ -211,6 +211,37 @@ fn what_ends_at_one_moment_ends_in_steps() {
 }
 
 #[test]
+fn what_is_set_aside_returns_beside_those_that_did_before_though_one_was_used_since() {
+    let objects = 100_000;
+    let (mut state, mut driver) = filled(objects, 0.8999, settings());
+    let tick = |state: &mut State, driver: &Driver| {
+        let mut work = 0;
+        while (state.apply(driver.now, &Command::Tick).answer) == (Answer::Ticked { more: true }) {
+            work += state.work;
+        }
+        work + state.work
+    };
+    // Two of the oldest, of which the first is free before the second.
+    for n in 0..2 {
+        ask(&mut state, &mut driver, Operation::Exist(vec![numbered(n)]));
+        driver.now += Duration::from_millis(100);
+    }
+    put(&mut state, &mut driver, objects..objects + 100, LENGTH);
+    tick(&mut state, &driver);
+    assert!(state.counters().evicted_objects > 1000);
+    driver.now += Duration::from_millis(350);
+    tick(&mut state, &driver);
+    assert_eq!(state.counters().reservations, 1);
+    let used = Operation::Lookup(vec![numbered(0)]);
+    ask(&mut state, &mut driver, used);
+    driver.now += Duration::from_millis(200);
+    let work = tick(&mut state, &driver);
+    assert_eq!(state.counters().reservations, 0);
+    assert!(work < 10, "{work} objects were looked at");
+    state.check_books();
+}
+
+#[test]
 fn what_was_granted_of_a_segment_ends_with_it_in_steps_and_keeps_its_life_from_coming_back() {
     let (mut state, mut driver) = filled(10, 0.000_1, settings());
     let id = SegmentId([1; 16]);
