@@ -308,7 +308,7 @@ impl Shared {
         requests: Vec<Request>,
         scratch: &mut Scratch,
     ) -> Result<()> {
-        let patience = Instant::now() + self.parts.patience;
+        let patience = after(self.parts.patience);
         for request in requests {
             let Plan { link, spec } = self.plan(request, patience)?;
             let refreshable = spec.origin.is_some();

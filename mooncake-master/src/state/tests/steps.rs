@@ -325,3 +325,24 @@ fn no_large_object_takes_the_place_of_what_was_granted() {
     assert!(fits(1000, 5001));
     state.check_books();
 }
+
+#[test]
+fn what_is_longer_than_half_of_all_numbers_is_evicted_for_its_like() {
+    let settings = Settings {
+        high_watermark: 1.0,
+        ..settings()
+    };
+    let (mut state, mut driver) = filled(1, 1.0, settings);
+    let length = 1 << 63;
+    let huge = SegmentIdentity {
+        length,
+        ..segment(1, 2, 0)
+    };
+    ask(&mut state, &mut driver, Operation::Mount(huge));
+    for n in 1..4 {
+        let results = put(&mut state, &mut driver, n..n + 1, length);
+        assert!(results[0].is_ok(), "{results:?}");
+    }
+    assert_eq!(state.counters().used_bytes, length + LENGTH);
+    state.check_books();
+}
