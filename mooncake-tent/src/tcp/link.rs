@@ -199,7 +199,7 @@ impl Transport for TcpTransport {
 impl Installed {
     fn stop(&self, budget: Duration) -> Result<()> {
         let end = after(budget);
-        self.peers.cut_all();
+        self.peers.cut_all(end);
         let accepted = self
             .target
             .as_ref()
