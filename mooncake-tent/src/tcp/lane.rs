@@ -499,10 +499,12 @@ impl Lane {
                 receiver.reading = Some((pending, sink));
             }
             (Status::Applied, Verb::Write | Verb::Fence) => {
+                receiver.inbox.expect_nothing();
                 let bytes = pending.length;
                 self.answered(receiver, pending, Outcome::Completed { bytes });
             }
             (Status::Refused(refusal), _) => {
+                receiver.inbox.expect_nothing();
                 let error = refused(refusal, self.peer);
                 self.answered(receiver, pending, Outcome::Failed(error));
             }
