@@ -359,16 +359,20 @@ impl Lane {
 
     /// Sends what the socket and the window take now. `true`: frames wait for the socket.
     pub(super) fn flush(&self) -> bool {
+        self.try_flush().unwrap_or(false)
+    }
+
+    /// As [`flush`](Self::flush); `None`: another has the outbox. It sends our frames if it sends at
+    /// all, and whether some wait for the socket is yet to be seen.
+    pub(super) fn try_flush(&self) -> Option<bool> {
         let Some(socket) = self.socket() else {
-            return false;
+            return Some(false);
         };
         self.look_again.store(true, Ordering::Relaxed);
         loop {
             // Pairs with the fence below: either the holder sees the flag or we get the lock.
             fence(Ordering::SeqCst);
-            let Some(mut sender) = self.outbox.try_lock() else {
-                return false;
-            };
+            let mut sender = self.outbox.try_lock()?;
             self.look_again.store(false, Ordering::Relaxed);
             let limit = self.window_end(&sender);
             let sent = sender.outbox.send(socket, limit, Mode::Try);
@@ -384,16 +388,16 @@ impl Lane {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => true,
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                     self.cut(overdue());
-                    return false;
+                    return Some(false);
                 }
                 Err(error) => {
                     self.cut(Reason::Broken(error.to_string().into()));
-                    return false;
+                    return Some(false);
                 }
             };
             fence(Ordering::SeqCst);
             if blocked || !self.look_again.load(Ordering::Relaxed) {
-                return blocked;
+                return Some(blocked);
             }
         }
     }
@@ -422,6 +426,13 @@ impl Lane {
     /// As [`try_receiver`](Self::try_receiver), but waits for whoever has it.
     pub(super) fn receiver(&self) -> MutexGuard<'_, Receiver> {
         self.receiver.lock()
+    }
+
+    /// As somebody does who cancels or relieves.
+    #[cfg(test)]
+    #[cfg(not(mooncake_loom))]
+    pub(super) fn hold_outbox(&self) -> impl Drop + '_ {
+        self.outbox.lock()
     }
 
     /// Receives once and acts on what came. An error ends the lane: call [`fail`](Self::fail).

@@ -489,7 +489,7 @@ fn sleep(driven: &Driven<'_>, most: Duration) {
         .iter()
         .filter_map(|(lane, _)| {
             let mut events = PollFlags::IN;
-            if lane.flush() {
+            if lane.try_flush() != Some(false) {
                 events |= PollFlags::OUT;
             }
             Some(PollFd::new(lane.socket()?, events))
