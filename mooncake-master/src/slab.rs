@@ -153,6 +153,7 @@ impl<T> Slab<T> {
     }
 
     /// All values, by slot.
+    #[cfg(test)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         (0u32..).zip(&self.chunks).flat_map(|(at, chunk)| {
             (0u32..)

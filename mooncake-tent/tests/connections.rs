@@ -80,6 +80,35 @@ async fn an_old_lane_is_replaced_and_costs_no_transfer() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_old_lane_is_replaced_without_breaking_a_read_though_reads_are_always_under_way() {
+    const LENGTH: usize = 16 << 20;
+    let mut config = TcpConfig::default();
+    config.lane_life = Duration::from_millis(100);
+    let (owner, relay) = relayed(TcpConfig::default(), |_| Rules::default()).await;
+    let engine = engine_with(config).await;
+    let remote = buffer(&owner, LENGTH, Permission::PeersReadWrite).await;
+    let segment = open(&engine, &owner).await;
+    let start = Instant::now();
+    let mut readers = Vec::new();
+    for _ in 0..3 {
+        let local = buffer(&engine, LENGTH, Permission::Local).await;
+        readers.push((local, None));
+    }
+    while relay.counts().connections < 12 {
+        for (local, under_way) in &mut readers {
+            let read = Request::read(local.all().unwrap(), &segment, place(&remote, 0));
+            // The others' are under way meanwhile.
+            if let Some(before) = under_way.replace(submit(&engine, vec![read])) {
+                assert!(before.wait(BUDGET));
+                let outcome = before.outcome(0).unwrap();
+                assert!(outcome.is_completed(), "{outcome:?}");
+            }
+        }
+        assert!(start.elapsed() < BUDGET, "they are not replaced");
+    }
+}
+
 /// A peer whose process is gone while its control service still describes it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dead_peer_is_dialled_now_and_then_however_much_is_submitted() {

@@ -12,7 +12,8 @@ use std::{
 
 use common::*;
 use mooncake_tent::{
-    Buffer, Permission, Request, TcpTransport, TentEngine, TransferEngine, transport::Outcome,
+    Buffer, Permission, Request, TcpConfig, TcpTransport, TentEngine, TransferEngine,
+    transport::Outcome,
 };
 
 const DEADLINE: Duration = Duration::from_millis(150);
@@ -191,4 +192,17 @@ async fn law_09_a_request_without_a_deadline_ends_when_the_engines_patience_does
     let segment = open(&engine, &owner).await;
     let request = Request::read(local.all().unwrap(), &segment, address(&remote, 0));
     assert!(once(&engine, request).await.is_timed_out());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn patience_may_be_without_end() {
+    let owner = engine().await;
+    let remote = buffer(&owner, 4096, Permission::PeersReadWrite).await;
+    let link = TcpTransport::new(TcpConfig::default());
+    let builder = TentEngine::builder().transport(link);
+    let engine = builder.patience(Duration::MAX).build().await.unwrap();
+    let local = buffer(&engine, 4096, Permission::Local).await;
+    let segment = open(&engine, &owner).await;
+    let write = Request::write(local.all().unwrap(), &segment, place(&remote, 0));
+    assert!(once(&engine, write).await.is_completed());
 }

@@ -4,10 +4,15 @@
 
 mod common;
 
-use std::sync::mpsc;
+use std::{
+    future::Future,
+    pin::pin,
+    sync::{Arc, Mutex, mpsc},
+    task::{Context, Wake, Waker},
+};
 
 use common::*;
-use mooncake_tent::{Permission, RemoteRange, Request, TransferEngine};
+use mooncake_tent::{Permission, RemoteRange, Request, TentEngine, TransferEngine};
 
 #[test]
 fn law_02_a_task_that_awaits_fresh_knowledge_ends_with_its_runtime() {
@@ -63,4 +68,43 @@ async fn the_engine_may_be_dropped_by_whoever_was_woken() {
     tokio::task::spawn_blocking(move || gone.recv_timeout(BUDGET).unwrap())
         .await
         .unwrap();
+}
+
+/// Lets go of an engine when it is called.
+struct LetsGo {
+    engine: Mutex<Option<TentEngine>>,
+    gone: mpsc::Sender<()>,
+}
+
+impl Wake for LetsGo {
+    fn wake(self: Arc<Self>) {
+        drop(self.engine.lock().unwrap().take());
+        // It may be called once more.
+        let _heard = self.gone.send(());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_engine_may_be_dropped_by_a_waker_on_the_thread_that_receives() {
+    const LENGTH: usize = 16 << 20;
+    let (owner, engine) = (engine().await, engine().await);
+    let local = buffer(&engine, LENGTH, Permission::Local).await;
+    let remote = buffer(&owner, LENGTH, Permission::PeersRead).await;
+    let segment = open(&engine, &owner).await;
+    let read = Request::read(local.all().unwrap(), &segment, address(&remote, 0));
+    let batch = submit(&engine, vec![read]);
+    let (sender, gone) = mpsc::channel();
+    let waker = Waker::from(Arc::new(LetsGo {
+        engine: Mutex::new(Some(engine)),
+        gone: sender,
+    }));
+    let mut ends = pin!(batch.terminal());
+    let polled = ends.as_mut().poll(&mut Context::from_waker(&waker));
+    if polled.is_pending() {
+        tokio::task::spawn_blocking(move || gone.recv_timeout(BUDGET).unwrap())
+            .await
+            .unwrap();
+    }
+    assert!(batch.outcome(0).unwrap().is_completed());
+    eventually("its threads end", || threads("tcp-link") <= 2).await;
 }

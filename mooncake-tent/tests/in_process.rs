@@ -4,6 +4,8 @@
 
 mod common;
 
+use std::thread;
+
 use common::*;
 use mooncake_tent::{
     Applied, Buffer, InProcess, Memory, Permission, Reason, RegisterOptions, Request, TentEngine,
@@ -101,4 +103,30 @@ async fn what_was_registered_at_the_same_time_is_all_found_in_the_own_segment() 
             assert!(known.buffer(buffer.id()).is_some(), "round {round}");
         }
     }
+}
+
+#[tokio::test]
+async fn law_03_a_fence_waits_for_what_another_thread_copies() {
+    const LENGTH: usize = 64 << 20;
+    let engine = engine().await;
+    let remote = buffer(&engine, LENGTH, Permission::PeersReadWrite).await;
+    let local = buffer(&engine, LENGTH, Permission::Local).await;
+    for buffer in [&local, &remote] {
+        buffer.memory().prefault().unwrap();
+    }
+    local.memory().write_at(0, &[1]);
+    local.memory().write_at(LENGTH as u64 - 1, &[1]);
+    let segment = engine.open_segment("", BUDGET).await.unwrap();
+    let write = Request::write(local.all().unwrap(), &segment, address(&remote, 0));
+    let writer = {
+        let engine = engine.clone();
+        thread::spawn(move || submit(&engine, vec![write]))
+    };
+    while bytes(&remote, 0, 1) == [0] {
+        thread::yield_now();
+    }
+    engine.fence(&segment, BUDGET).await.unwrap();
+    // Nothing lands any more, so all of it has.
+    assert_eq!(bytes(&remote, LENGTH as u64 - 1, 1), [1]);
+    assert!(writer.join().unwrap().outcome(0).unwrap().is_completed());
 }

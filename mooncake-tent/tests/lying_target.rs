@@ -104,6 +104,36 @@ async fn an_answer_that_nobody_asked_for_ends_its_lane_before_it_can_answer_anyt
     assert!(matches!(error.reason, Reason::Protocol(_)), "{error}");
 }
 
+/// Of two writes the window lets one be sent; both are answered.
+#[tokio::test(flavor = "multi_thread")]
+async fn law_01_an_answer_to_what_was_not_sent_ends_its_lane_and_completes_nothing() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let owner = engine_at(listener.local_addr().unwrap()).await;
+    let remote = buffer(&owner, 4096, Permission::PeersReadWrite).await;
+    fake_target(listener, owner.incarnation(), move |_, mut socket| {
+        let mut request = [0; 48 + 4096];
+        if socket.read_exact(&mut request).is_ok() {
+            let tag = u64::from_le_bytes(request[8..16].try_into().unwrap());
+            let both = [answer(0, 2, tag, 0), answer(0, 2, tag + 1, 0)].concat();
+            let _sent = socket.write_all(&both);
+        }
+        swallow(socket);
+    });
+    let mut config = one_lane();
+    config.window = 1;
+    let engine = engine_with(config).await;
+    let local = buffer(&engine, 4096, Permission::Local).await;
+    let segment = open(&engine, &owner).await;
+    let write = || Request::write(local.all().unwrap(), &segment, place(&remote, 0));
+    let batch = submit(&engine, vec![write(), write()]);
+    terminal(&batch).await;
+    assert!(batch.outcome(0).unwrap().is_completed());
+    let error = error(batch.outcome(1));
+    assert!(matches!(error.reason, Reason::Protocol(_)), "{error}");
+    // It was never sent, so there is nothing to fence.
+    assert!(error.quiescent, "{error}");
+}
+
 /// What it says instead of a hello that accepts.
 type Hello = fn(mooncake_tent::Incarnation) -> Vec<u8>;
 

@@ -6,6 +6,7 @@ mod fault;
 mod request;
 mod session;
 mod sessions;
+mod step;
 mod unary;
 
 use std::{
@@ -36,6 +37,7 @@ use self::{
     answer::Terms,
     clock::Clock,
     sessions::{Registration, Sessions},
+    step::whole,
 };
 use crate::{
     Time,
@@ -136,7 +138,8 @@ impl Shared {
         let mut effects = Vec::new();
         let answer = {
             let mut state = self.state.lock();
-            let applied = state.apply(self.clock.now(), command);
+            let now = self.clock.now();
+            let applied = whole(|| state.apply(now, command));
             effects.extend(applied.effects);
             match applied.answer {
                 Answer::Later { ticket } => {
@@ -149,7 +152,7 @@ impl Shared {
                 answer => Ok(answer),
             }
         };
-        self.tell(effects);
+        whole(|| self.tell(effects));
         answer
     }
 
@@ -179,7 +182,7 @@ impl Shared {
             // Read under the lock, so that no step is earlier than one before it.
             let now = self.clock.now();
             for command in commands {
-                let applied = state.apply(now, command);
+                let applied = whole(|| state.apply(now, command));
                 if let Answer::Later { .. } = applied.answer {
                     self.more.notify_one();
                 }
@@ -187,7 +190,7 @@ impl Shared {
                 effects.extend(applied.effects);
             }
         }
-        self.tell(effects);
+        whole(|| self.tell(effects));
         Some(answers)
     }
 

@@ -57,11 +57,11 @@ impl State {
             return false;
         };
         let bodies = &self.objects.bodies;
-        let end = bodies
-            .end()
-            .min(listing.next + STEP.saturating_sub(self.work));
-        self.work += end - listing.next;
-        for slot in listing.next..end {
+        // There may be fewer than when it stopped.
+        let from = listing.next.min(bodies.end());
+        let end = bodies.end().min(from + STEP.saturating_sub(self.work));
+        self.work += end - from;
+        for slot in from..end {
             if let Some(body) = bodies.at(slot)
                 && body.is_complete()
                 && body.tenant() == listing.tenant

@@ -106,7 +106,7 @@ impl State {
     fn unpark(&mut self, slot: u32) {
         let objects = &mut self.objects;
         if !objects.bodies[slot].is_kept() {
-            objects.recency.unpark(&mut objects.bodies, slot);
+            self.work += objects.recency.unpark(&mut objects.bodies, slot);
             self.crowded = None;
         }
     }

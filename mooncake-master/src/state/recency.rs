@@ -146,21 +146,31 @@ impl Recency {
         if bodies[slot].links == PARKED {
             bodies[slot].links = Links::LOOSE;
         } else {
-            self.list.remove(bodies, slot);
+            self.unlist(bodies, slot);
         }
     }
 
     /// Sets a body aside that must stay.
     pub(crate) fn park(&mut self, bodies: &mut Bodies, slot: u32) {
-        self.list.remove(bodies, slot);
+        self.unlist(bodies, slot);
         bodies[slot].links = PARKED;
     }
 
-    /// Nothing keeps the body any more.
-    pub(crate) fn unpark(&mut self, bodies: &mut Bodies, slot: u32) {
-        if bodies[slot].links != PARKED {
-            return;
+    fn unlist(&mut self, bodies: &mut Bodies, slot: u32) {
+        if self.returned.is_some_and(|at| at.slot == slot) {
+            // It may come back far from there, but its neighbour stays.
+            let older = bodies[slot].links.next;
+            self.returned = (older != NONE).then(|| bodies.reference(older));
         }
+        self.list.remove(bodies, slot);
+    }
+
+    /// Nothing keeps the body any more. Returns how many others were looked at.
+    pub(crate) fn unpark(&mut self, bodies: &mut Bodies, slot: u32) -> u32 {
+        if bodies[slot].links != PARKED {
+            return 0;
+        }
+        let mut looked = 0;
         let used = bodies[slot].used();
         let mut older = match self.returned.and_then(|at| listed(bodies, at)) {
             Some(near) => near,
@@ -168,6 +178,7 @@ impl Recency {
         };
         while older != NONE && bodies[older].used() > used {
             older = bodies[older].links.next;
+            looked += 1;
         }
         // Now `older` is older, or nothing is; the place is before the first that is younger.
         let mut younger = match older {
@@ -177,9 +188,11 @@ impl Recency {
         while younger != NONE && bodies[younger].used() < used {
             older = younger;
             younger = bodies[younger].links.prev;
+            looked += 1;
         }
         self.list.insert(bodies, slot, younger, older);
         self.returned = Some(bodies.reference(slot));
+        looked
     }
 
     /// The most recently used bodies first.

@@ -72,7 +72,8 @@ impl State {
         let (mut evicted, mut objects) = (0, 0);
         loop {
             let before = self.segments.live_bytes;
-            let freed = if evicted < SCATTERED * length && objects < SCATTERED_OBJECTS {
+            let freed = if evicted < length.saturating_mul(SCATTERED) && objects < SCATTERED_OBJECTS
+            {
                 objects += 1;
                 self.evict_oldest(Some(&useful))
             } else {
@@ -225,7 +226,9 @@ impl State {
         bodies.remove(slot);
         if !doomed {
             self.totals.evicted_objects += 1;
-            self.totals.evicted_bytes += before - self.segments.live_bytes;
+            let freed = before - self.segments.live_bytes;
+            let evicted = &mut self.totals.evicted_bytes;
+            *evicted = evicted.saturating_add(freed);
         }
         freed
     }

@@ -139,6 +139,7 @@ enum Step {
     Exist(u64, Vec<u8>),
     Remove(u64, Vec<u8>, bool),
     RemoveAll(u64),
+    List(u64, u32),
     Goodbye(u64, bool),
     Again(prop::sample::Index),
 }
@@ -168,6 +169,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => (client.clone(), keys()).prop_map(|(c, k)| Step::Exist(c, k)),
         2 => (client.clone(), keys(), any::<bool>()).prop_map(|(c, k, b)| Step::Remove(c, k, b)),
         1 => client.clone().prop_map(Step::RemoveAll),
+        1 => (client.clone(), 0u32..9).prop_map(|(c, limit)| Step::List(c, limit)),
         1 => (client, any::<bool>()).prop_map(|(c, q)| Step::Goodbye(c, q)),
         2 => any::<prop::sample::Index>().prop_map(Step::Again),
     ];
@@ -338,6 +340,10 @@ impl Driver {
             Step::RemoveAll(client) => {
                 self.perform(state, client, Operation::RemoveAll);
             }
+            Step::List(client, limit) => {
+                let page = list(limit);
+                self.perform(state, client, Operation::ListObjects(page));
+            }
             Step::Goodbye(client, quiet) => {
                 self.perform(state, client, Operation::Goodbye { quiet });
             }
@@ -352,6 +358,15 @@ impl Driver {
                 }
             }
         }
+    }
+}
+
+/// Of all keys, at most so many.
+fn list(limit: u32) -> ListObjects {
+    ListObjects {
+        prefix: Key::from(Vec::new()),
+        after: Key::from(Vec::new()),
+        limit,
     }
 }
 

@@ -67,8 +67,9 @@ impl Mount {
             buffer,
             life: watch::Sender::new(None),
         });
+        let session = shared.master.session().session;
         shared.mount().await?;
-        let task = tokio::spawn(Arc::clone(&shared).stay_mounted(events));
+        let task = tokio::spawn(Arc::clone(&shared).stay_mounted(events, session));
         Ok(Self { shared, task })
     }
 
@@ -131,10 +132,11 @@ impl Shared {
     }
 
     /// A master that does not know us may hand our memory out anew: what the old life handed out
-    /// has to answer *stale* before that.
-    async fn mount_anew(&self) {
+    /// has to answer *stale* before that. Returns the session that was asked, or an earlier one.
+    async fn mount_anew(&self) -> u64 {
         self.life.send_replace(None);
         loop {
+            let session = self.master.session().session;
             let renewed = self
                 .engine
                 .renew_registration(&self.buffer, QUIET_BUDGET)
@@ -143,10 +145,10 @@ impl Shared {
                 Ok(generation) => {
                     tracing::info!(%generation, "the master does not know this node: mounting anew");
                     match self.mount().await {
-                        Ok(()) => return,
+                        Ok(()) => return session,
                         Err(fault) if fault.retry == Retry::Never => {
                             tracing::error!(%fault, "the master refuses this node's segment");
-                            return;
+                            return session;
                         }
                         Err(fault) => tracing::warn!(%fault, "mounting failed; trying again"),
                     }
@@ -157,16 +159,87 @@ impl Shared {
         }
     }
 
-    async fn stay_mounted(self: Arc<Self>, mut events: SessionEvents) {
+    /// `session`: in which it is mounted.
+    async fn stay_mounted(self: Arc<Self>, mut events: SessionEvents, mut session: u64) {
         while let Some(event) = events.next().await {
-            match event {
-                SessionEvent::Connected { resumed: false, .. } => self.mount_anew().await,
-                // Missing events may have been anything, this one included.
-                SessionEvent::Missed(_) if !self.master.session().resumed => {
-                    self.mount_anew().await;
-                }
-                _ => {}
+            // Missing events may have been anything, a new session included.
+            let perhaps = matches!(
+                event,
+                SessionEvent::Connected { .. } | SessionEvent::Missed(_)
+            );
+            if perhaps && self.master.session().session != session {
+                session = self.mount_anew().await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mooncake_tent::TentEngine;
+
+    use super::*;
+    use crate::master::{
+        ConnectOptions, Hello,
+        fake::{Fake, Mood},
+    };
+
+    /// A segment that is mounted in the first session; nobody has looked at events yet.
+    async fn mounted(address: &str) -> (Arc<Shared>, SessionEvents) {
+        let hello = Hello {
+            client_incarnation: 7,
+            tenant: String::new(),
+            name: "test".into(),
+        };
+        let master = MasterClient::connect(address, hello, ConnectOptions::default()).await;
+        let master = master.unwrap();
+        let engine = TentEngine::builder().build().await.unwrap();
+        let permission = RegisterOptions::new(Permission::PeersReadWrite);
+        let memory = Memory::allocate(4096).unwrap();
+        let buffer = engine.register_memory(memory, permission).await.unwrap();
+        let events = master.subscribe();
+        let shared = Arc::new(Shared {
+            id: SegmentId([1; 16]),
+            owner: String::new(),
+            engine: Arc::new(engine),
+            master,
+            buffer,
+            life: watch::Sender::new(None),
+        });
+        shared.mount().await.unwrap();
+        (shared, events)
+    }
+
+    /// The streams and generations in which it is mounted; when the stream with this number is there
+    /// the events are looked at, and it must be mounted in it.
+    async fn mounts(script: &[(Mood, bool)], until: usize) -> Vec<(usize, u32)> {
+        let (fake, address) = Fake::serve(script).await;
+        let (shared, events) = mounted(&address).await;
+        fake.until(|seen| seen.numbers.len() > until).await;
+        let mut life = shared.life.subscribe();
+        let task = tokio::spawn(Arc::clone(&shared).stay_mounted(events, 1));
+        fake.until(|seen| seen.mounts.iter().any(|(stream, _)| *stream == until))
+            .await;
+        let is_mounted = |life: &Option<SegmentInfo>| life.is_some();
+        life.wait_for(is_mounted).await.unwrap();
+        task.abort();
+        fake.seen.lock().mounts.clone()
+    }
+
+    #[tokio::test]
+    async fn missed_events_alone_do_not_cost_the_segment_its_life() {
+        let script = [(Mood::Floods(1), false), (Mood::Kind, false)];
+        // Once anew, and that for the new session.
+        assert_eq!(mounts(&script, 1).await, [(0, 1), (1, 2)]);
+    }
+
+    #[tokio::test]
+    async fn a_new_session_whose_beginning_was_missed_is_found_though_it_was_resumed_since() {
+        let script = [
+            (Mood::Floods(1), false),
+            (Mood::Floods(0), false),
+            (Mood::Kind, true),
+        ];
+        assert_eq!(mounts(&script, 2).await, [(0, 1), (2, 2)]);
     }
 }

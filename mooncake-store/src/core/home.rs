@@ -37,6 +37,8 @@ pub(super) type Granted = (SegmentId, u64);
 #[derive(Debug)]
 struct Grant {
     name: Granted,
+    /// Of all of it, when it was new.
+    length: u64,
     /// Ranges that are not in use, offset → size.
     free: BTreeMap<u64, u64>,
     /// Pieces of which it is not decided what becomes of them.
@@ -118,11 +120,18 @@ impl Home {
         self.wanted = true;
         let size = length.checked_next_multiple_of(ALIGNMENT)?;
         let mut open = self.grants.iter_mut().filter(|grant| !grant.over);
-        let (grant, offset) = open.find_map(|grant| {
+        let found = open.find_map(|grant| {
             let mut ranges = grant.free.iter();
             let (&offset, _) = ranges.find(|(_, free)| **free >= size)?;
             Some((grant, offset))
-        })?;
+        });
+        let Some((grant, offset)) = found else {
+            // What is left of those that had such room once keeps more from being asked for.
+            for grant in &mut self.grants {
+                grant.over |= size <= grant.length;
+            }
+            return None;
+        };
         let free = grant.free.remove(&offset).expect("it was just found");
         if free > size {
             grant.free.insert(offset + size, free - size);
@@ -233,11 +242,12 @@ impl Home {
     /// What to ask for now, so that there are `enough` bytes for puts to come.
     pub(super) fn next_ask(&mut self, now: Time, enough: u64) -> Option<(Granted, MasterRequest)> {
         let segment = self.segment.as_ref()?.id;
-        let rests = now < self.rests_until || self.asked.is_some() || self.grants.len() >= MOST;
+        let open = self.grants.iter().filter(|grant| !grant.over);
+        let many = open.clone().count() >= MOST;
+        let rests = now < self.rests_until || self.asked.is_some() || many;
         if !std::mem::take(&mut self.wanted) || rests {
             return None;
         }
-        let open = self.grants.iter().filter(|grant| !grant.over);
         let free: u64 = open.flat_map(|grant| grant.free.values()).sum();
         if free > enough / 2 {
             return None;
@@ -267,6 +277,7 @@ impl Home {
         } else if awaited && self.segment().is_some_and(fits) {
             self.grants.push(Grant {
                 name,
+                length,
                 free: BTreeMap::from([(offset, length - length % ALIGNMENT)]),
                 out: 0,
                 moving: 0,
@@ -314,5 +325,77 @@ impl Home {
         self.grants.retain(|grant| {
             grant.over || grant.out > 0 || grant.moving > 0 || !grant.free.is_empty()
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::{RngExt, SeedableRng, rngs::SmallRng};
+
+    use super::*;
+
+    fn home() -> Home {
+        let segment = SegmentInfo {
+            id: SegmentId([1; 16]),
+            name: "home".into(),
+            owner_incarnation: 1,
+            registration: 1,
+            generation: 1,
+            length: 1 << 60,
+        };
+        let mut home = Home::default();
+        home.lend(segment, 1);
+        home
+    }
+
+    /// Of the last tenth of a thousand values of such lengths, those that found room, beside a master
+    /// that gives what it is asked for.
+    fn placed_at_last(lengths: std::ops::Range<u64>) -> usize {
+        const ENOUGH: u64 = 32 << 20;
+        let (now, mut end) = (Time(1), 0);
+        let mut rng = SmallRng::seed_from_u64(lengths.start);
+        let mut home = home();
+        let mut placed = 0;
+        for n in 0..1_000 {
+            let carved = home.carve(rng.random_range(lengths.clone()));
+            placed += usize::from(n >= 900 && carved.is_some());
+            if let Some((piece, _)) = carved {
+                home.consume(piece);
+            }
+            while home.next_return(now).is_some() {}
+            if let Some((name, request)) = home.next_ask(now, ENOUGH) {
+                let MasterRequest::Grant(asked) = request else {
+                    panic!("a grant is asked for");
+                };
+                let (offset, length) = (end, asked.length);
+                end += length;
+                home.granted(now, name, &GrantResponse { offset, length });
+            }
+            let free = home.free();
+            assert!(free <= ENOUGH, "{free} bytes are set aside");
+            assert!(home.grants.len() <= MOST);
+        }
+        placed
+    }
+
+    #[test]
+    fn what_is_left_of_grants_does_not_keep_values_of_other_lengths_away() {
+        for lengths in [100 << 10..3 << 20, 2 << 20..6 << 20] {
+            let placed = placed_at_last(lengths.clone());
+            assert!(placed >= 90, "{placed} of 100 in {lengths:?}");
+        }
+    }
+
+    #[test]
+    fn what_no_grant_ever_had_room_for_ends_none() {
+        let mut home = home();
+        assert!(home.carve(64).is_none());
+        let (name, _) = home.next_ask(Time(1), 1 << 20).unwrap();
+        let answer = GrantResponse {
+            offset: 0,
+            length: 1 << 20,
+        };
+        home.granted(Time(1), name, &answer);
+        assert!(home.carve(2 << 20).is_none() && home.carve(1 << 19).is_some());
     }
 }

@@ -70,6 +70,8 @@ pub struct SessionInfo {
     pub epoch: u64,
     /// The master still held our state.
     pub resumed: bool,
+    /// Grows with each hello after which it did not: what was told to an earlier one is forgotten.
+    pub session: u64,
     /// How often we ping; the client does that by itself.
     pub ping_interval: Duration,
     /// How long a silent client keeps its state.
@@ -236,14 +238,22 @@ impl From<Hello> for master::Hello {
 }
 
 impl SessionInfo {
-    pub(super) const fn new(hello: &master::HelloAnswer) -> Self {
+    pub(super) const fn first(hello: &master::HelloAnswer) -> Self {
         Self {
             connected: true,
             epoch: hello.epoch,
             resumed: hello.resumed,
+            session: 1,
             ping_interval: Duration::from_micros(hello.ping_interval_us),
             client_ttl: Duration::from_micros(hello.client_ttl_us),
             put_deadline: Duration::from_micros(hello.put_deadline_us),
+        }
+    }
+
+    pub(super) fn next(&self, hello: &master::HelloAnswer) -> Self {
+        Self {
+            session: self.session + u64::from(!hello.resumed),
+            ..Self::first(hello)
         }
     }
 }

@@ -10,8 +10,8 @@ use std::{
 };
 
 use mooncake_proto::master::{
-    self, Answer, ClientFrame, Event, ExistResponse, Fenced, HelloAnswer, PingResponse,
-    PutEndResponse, ServerFrame, event,
+    self, Answer, ClientFrame, Event, ExistResponse, Fenced, HelloAnswer, Invalidate,
+    MountSegmentResponse, PingResponse, PutEndResponse, ServerFrame, event,
     master_server::{Master, MasterServer},
     operation,
 };
@@ -31,7 +31,7 @@ use crate::core::MasterAnswer;
 
 /// How the fake master answers hello and operations of each stream, in turn.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Mood {
+pub(crate) enum Mood {
     /// Answers everything, in order.
     Kind,
     /// Answers hello and then nothing at all.
@@ -40,6 +40,9 @@ pub(super) enum Mood {
     CutAfter(usize),
     /// Ends the session after hello.
     Fences,
+    /// Answers this many operations, sends more events than a subscriber may leave behind, and cuts
+    /// the stream.
+    Floods(usize),
     /// Answers pings with "who are you".
     Forgetful,
     /// Collects this many operations and answers them last first.
@@ -49,28 +52,30 @@ pub(super) enum Mood {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(crate) struct Seen {
     /// Numbers in the order of their arrival, pings left out, per stream.
-    pub(super) numbers: Vec<Vec<u64>>,
-    pub(super) acknowledged_below: u64,
-    pub(super) most_in_frame: usize,
+    pub(crate) numbers: Vec<Vec<u64>>,
+    pub(crate) acknowledged_below: u64,
+    pub(crate) most_in_frame: usize,
+    /// Streams and generations in which a segment was mounted.
+    pub(crate) mounts: Vec<(usize, u32)>,
     /// Streams that the client ended.
-    pub(super) ended: usize,
+    pub(crate) ended: usize,
 }
 
 type Outgoing = mpsc::UnboundedSender<Result<ServerFrame, Status>>;
 
 #[derive(Clone)]
-pub(super) struct Fake {
+pub(crate) struct Fake {
     /// Of each stream: how it behaves, and whether hello is answered with `resumed`.
     script: Arc<Vec<(Mood, bool)>>,
-    pub(super) streams: Arc<AtomicU64>,
-    pub(super) seen: Arc<Mutex<Seen>>,
+    pub(crate) streams: Arc<AtomicU64>,
+    pub(crate) seen: Arc<Mutex<Seen>>,
     changed: watch::Sender<u64>,
 }
 
 impl Fake {
-    pub(super) async fn serve(script: &[(Mood, bool)]) -> (Self, String) {
+    pub(crate) async fn serve(script: &[(Mood, bool)]) -> (Self, String) {
         let fake = Self {
             script: Arc::new(script.to_vec()),
             streams: Arc::default(),
@@ -86,7 +91,7 @@ impl Fake {
         (fake, address.to_string())
     }
 
-    pub(super) async fn until(&self, mut holds: impl FnMut(&Seen) -> bool) {
+    pub(crate) async fn until(&self, mut holds: impl FnMut(&Seen) -> bool) {
         let mut changes = self.changed.subscribe();
         let wait = async {
             while !holds(&self.seen.lock()) {
@@ -119,6 +124,9 @@ impl Fake {
             send(&out, vec![event::Event::Fenced(Fenced { reason })]);
         }
         let (mut taken, mut held) = (0, Vec::new());
+        if mood == Mood::Floods(0) {
+            return flood(&out);
+        }
         while let Some(Ok(frame)) = frames.next().await {
             let mut answers = Vec::new();
             {
@@ -127,6 +135,10 @@ impl Fake {
                 seen.acknowledged_below = frame.acknowledged_below;
                 seen.most_in_frame = seen.most_in_frame.max(frame.operations.len());
                 for operation in frame.operations {
+                    if let Some(operation::Operation::MountSegment(mount)) = &operation.operation {
+                        let segment = mount.segment.as_ref().unwrap();
+                        seen.mounts.push((index, segment.generation));
+                    }
                     let (number, ping, answer) = answer(operation);
                     if ping {
                         if mood == Mood::Forgetful {
@@ -146,7 +158,9 @@ impl Fake {
                     match mood {
                         Mood::Mute | Mood::Silent | Mood::CutAfter(_) => {}
                         Mood::Reversed(_) => held.push(answer),
-                        Mood::Kind | Mood::Fences | Mood::Forgetful => answers.push(answer),
+                        Mood::Kind | Mood::Fences | Mood::Floods(_) | Mood::Forgetful => {
+                            answers.push(answer);
+                        }
                     }
                 }
             }
@@ -155,8 +169,10 @@ impl Fake {
                 answers.extend(held.drain(..).rev());
             }
             send(&out, answers);
-            if matches!(mood, Mood::CutAfter(most) if taken >= most) {
-                return;
+            match mood {
+                Mood::CutAfter(most) if taken >= most => return,
+                Mood::Floods(most) if taken >= most => return flood(&out),
+                _ => {}
             }
         }
         self.seen.lock().ended += 1;
@@ -172,10 +188,18 @@ fn send(out: &Outgoing, events: Vec<event::Event>) {
     }
 }
 
+fn flood(out: &Outgoing) {
+    let void = event::Event::Invalidate(Invalidate::default());
+    send(out, vec![void; 2_000]);
+}
+
 fn answer(operation: master::Operation) -> (u64, bool, event::Event) {
     let number = operation.number;
     let answer = match operation.operation.unwrap() {
         operation::Operation::Exist(_) => MasterAnswer::Exist(ExistResponse::default()),
+        operation::Operation::MountSegment(_) => {
+            MasterAnswer::MountSegment(MountSegmentResponse::default())
+        }
         operation::Operation::PutEnd(_) => MasterAnswer::PutEnd(PutEndResponse::default()),
         operation::Operation::Ping(_) => MasterAnswer::Ping(PingResponse::default()),
         other => panic!("no test sends {other:?}"),

@@ -13,7 +13,7 @@
 mod client;
 mod events;
 #[cfg(test)]
-mod fake;
+pub(crate) mod fake;
 mod outbound;
 mod session;
 pub mod table;

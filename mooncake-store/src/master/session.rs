@@ -95,7 +95,7 @@ impl Session {
         let hello = master::Hello::from(hello);
         let opened = dial(&shared, &endpoint, &hello, options.connect_timeout).await;
         let (stream, answer) = opened.map_err(refused)?;
-        let info = Arc::new(ArcSwap::from_pointee(SessionInfo::new(&answer)));
+        let info = Arc::new(ArcSwap::from_pointee(SessionInfo::first(&answer)));
         let session = Self {
             shared,
             endpoint,
@@ -275,7 +275,8 @@ impl Session {
             let timeout = self.options.connect_timeout;
             match dial(&self.shared, &self.endpoint, &self.hello, timeout).await {
                 Ok((stream, answer)) => {
-                    self.info.store(Arc::new(SessionInfo::new(&answer)));
+                    let info = self.info.load().next(&answer);
+                    self.info.store(Arc::new(info));
                     self.emit(SessionEvent::Connected {
                         epoch: answer.epoch,
                         resumed: answer.resumed,

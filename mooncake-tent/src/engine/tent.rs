@@ -243,12 +243,16 @@ impl TransferEngine for TentEngine {
     fn fence<'a>(&'a self, segment: &'a Segment, budget: Duration) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let end = after(budget);
-            let peer = segment.incarnation();
+            let known = segment.incarnation();
             // Tasks that wait for fresh knowledge are on no link.
             segment.fences().raise();
+            // One that just had it was posted to whom it speaks of.
+            let learned = Some(segment.incarnation()).filter(|learned| *learned != known);
             for link in &self.shared.parts.links {
-                link.fence(peer, end.saturating_duration_since(Instant::now()))
-                    .await?;
+                for peer in [known].into_iter().chain(learned) {
+                    let left = end.saturating_duration_since(Instant::now());
+                    link.fence(peer, left).await?;
+                }
             }
             Ok(())
         })
@@ -308,7 +312,7 @@ impl Shared {
         requests: Vec<Request>,
         scratch: &mut Scratch,
     ) -> Result<()> {
-        let patience = Instant::now() + self.parts.patience;
+        let patience = after(self.parts.patience);
         for request in requests {
             let Plan { link, spec } = self.plan(request, patience)?;
             let refreshable = spec.origin.is_some();
@@ -468,6 +472,10 @@ impl Shared {
         let post = || {
             let sub_batch = self.parts.links[link].allocate_sub_batch(1)?;
             sub_batch.submit_transfer_tasks(&[task])?;
+            if tasks.is_unwanted(task) {
+                // Whoever cancelled it before it was posted has found it nowhere.
+                sub_batch.cancel_transfer_task(task);
+            }
             sub_batch.hand_over();
             Ok(())
         };

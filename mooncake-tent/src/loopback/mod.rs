@@ -6,13 +6,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 
 use crate::{
     error::{Error, Reason, Result, Stage, TransferError},
     identity::{PeerId, RegistrationId},
     memory::{Access, BufferTable, LocalBuffer, LocalSlice},
+    platform::after,
     transport::{
         BoxFuture, Capabilities, InstallContext, LinkGauges, Op, Outcome, Peer, SubBatch, TaskRef,
         TaskSpec, Tasks, Transport,
@@ -28,6 +29,8 @@ pub(crate) const NAME: &str = "in-process";
 pub struct InProcess {
     engines: Arc<Mutex<FxHashMap<PeerId, Arc<BufferTable>>>>,
     installed: Arc<OnceLock<Installed>>,
+    /// Shared by copies; whoever takes it alone has waited for all that had begun.
+    copying: Arc<RwLock<()>>,
 }
 
 /// Leaves the others when its engine is gone, whether that was shut down or not.
@@ -55,6 +58,26 @@ impl InProcess {
         Self {
             engines: Arc::clone(&self.engines),
             installed: Arc::default(),
+            copying: Arc::default(),
+        }
+    }
+
+    /// Waits for copies that other threads have begun.
+    async fn until_copied(&self, budget: Duration) -> Result<()> {
+        if self.copying.try_write().is_some() {
+            return Ok(());
+        }
+        let copying = Arc::clone(&self.copying);
+        let waited = tokio::task::spawn_blocking(move || {
+            let end = after(budget);
+            copying.try_write_until(end).is_some()
+        });
+        match waited.await {
+            Ok(true) => Ok(()),
+            _ => Err(Error::Unreachable {
+                segment: NAME.to_owned(),
+                message: format!("a copy has not ended after {budget:?}"),
+            }),
         }
     }
 }
@@ -101,13 +124,12 @@ impl Transport for InProcess {
         None
     }
 
-    fn uninstall(&self, _budget: Duration) -> BoxFuture<'_, Result<()>> {
-        // Copies end before `submit_transfer_tasks` does, so nothing is under way.
-        Box::pin(async {
+    fn uninstall(&self, budget: Duration) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
             if let Some(installed) = self.installed.get() {
                 self.engines.lock().remove(&installed.me);
             }
-            Ok(())
+            self.until_copied(budget).await
         })
     }
 
@@ -138,8 +160,9 @@ impl Transport for InProcess {
         Box::pin(async { Ok(()) })
     }
 
-    fn fence(&self, _peer: PeerId, _budget: Duration) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async { Ok(()) })
+    fn fence(&self, _peer: PeerId, budget: Duration) -> BoxFuture<'_, Result<()>> {
+        // Copies to others are not worth books of their own: they end soon.
+        Box::pin(self.until_copied(budget))
     }
 
     fn estimated_bandwidth(&self) -> Option<f64> {
@@ -177,6 +200,7 @@ impl InProcessSubBatch {
         };
         match buffers.admit(spec.registration, spec.generation, spec.offset..end, access) {
             Ok(remote) => {
+                let _copying = self.link.copying.read();
                 copy(spec, &remote);
                 Outcome::Completed { bytes: spec.length }
             }

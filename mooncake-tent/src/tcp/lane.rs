@@ -83,6 +83,8 @@ pub(super) struct Lane {
     /// Why it was cut from outside; the receiver finds it here.
     cut: OnceLock<Reason>,
     outbox: Mutex<Sender>,
+    /// The requests below were sent; a little later than they were.
+    sent_below: AtomicU64,
     /// Somebody found the outbox taken: whoever has it looks once more before going.
     look_again: AtomicBool,
     pending: Mutex<VecDeque<Pending>>,
@@ -107,6 +109,13 @@ struct Sender {
     clock: Option<LaneClock>,
     /// An unwanted frame in whose middle sending stood still when it was last looked at.
     stuck: Option<(u64, u64)>,
+}
+
+impl Sender {
+    /// The requests below it were sent.
+    fn sent_below(&self) -> u64 {
+        self.outbox.first().unwrap_or(self.next_tag)
+    }
 }
 
 /// What the receiving thread owns while it receives.
@@ -195,6 +204,7 @@ impl Lane {
                 clock: None,
                 stuck: None,
             }),
+            sent_below: AtomicU64::new(0),
             look_again: AtomicBool::new(false),
             pending: Mutex::default(),
             receiver: Mutex::new(Receiver {
@@ -248,7 +258,7 @@ impl Lane {
         self.aged.load(Ordering::Relaxed)
     }
 
-    /// Marks a lane that is older than `life`. `true`: it is so for a while and has nothing to do.
+    /// Marks a lane that is older than `life`. `true`: it is so for a while.
     pub(super) fn grow_old(&self, life: Duration) -> bool {
         let clock = self.outbox.lock().clock;
         let age = clock.map_or(Duration::ZERO, LaneClock::elapsed);
@@ -257,7 +267,7 @@ impl Lane {
         }
         self.aged.store(true, Ordering::Relaxed);
         // Whoever chose it before has posted by now.
-        age > life + life / 8 && !self.is_busy()
+        age > life + life / 8
     }
 
     /// Why it was cut, if it was.
@@ -273,6 +283,11 @@ impl Lane {
     /// Requests wait for their answer.
     pub(super) fn is_busy(&self) -> bool {
         !self.pending.lock().is_empty() || self.receiver_is_reading()
+    }
+
+    /// As no [`is_busy`](Self::is_busy), for whoever has the receiving end.
+    pub(super) fn is_at_rest(&self, receiver: &Receiver) -> bool {
+        receiver.reading.is_none() && self.pending.lock().is_empty()
     }
 
     fn receiver_is_reading(&self) -> bool {
@@ -344,19 +359,25 @@ impl Lane {
 
     /// Sends what the socket and the window take now. `true`: frames wait for the socket.
     pub(super) fn flush(&self) -> bool {
+        self.try_flush().unwrap_or(false)
+    }
+
+    /// As [`flush`](Self::flush); `None`: another has the outbox. It sends our frames if it sends at
+    /// all, and whether some wait for the socket is yet to be seen.
+    pub(super) fn try_flush(&self) -> Option<bool> {
         let Some(socket) = self.socket() else {
-            return false;
+            return Some(false);
         };
         self.look_again.store(true, Ordering::Relaxed);
         loop {
             // Pairs with the fence below: either the holder sees the flag or we get the lock.
             fence(Ordering::SeqCst);
-            let Some(mut sender) = self.outbox.try_lock() else {
-                return false;
-            };
+            let mut sender = self.outbox.try_lock()?;
             self.look_again.store(false, Ordering::Relaxed);
             let limit = self.window_end(&sender);
             let sent = sender.outbox.send(socket, limit, Mode::Try);
+            self.sent_below
+                .store(sender.sent_below(), Ordering::Relaxed);
             drop(sender);
             let blocked = match sent {
                 Ok(Sent::All) => false,
@@ -367,18 +388,23 @@ impl Lane {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => true,
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                     self.cut(overdue());
-                    return false;
+                    return Some(false);
                 }
                 Err(error) => {
                     self.cut(Reason::Broken(error.to_string().into()));
-                    return false;
+                    return Some(false);
                 }
             };
             fence(Ordering::SeqCst);
             if blocked || !self.look_again.load(Ordering::Relaxed) {
-                return blocked;
+                return Some(blocked);
             }
         }
+    }
+
+    fn was_sent(&self, tag: u64) -> bool {
+        // Whoever sends may not have said so yet.
+        tag < self.sent_below.load(Ordering::Relaxed) || tag < self.outbox.lock().sent_below()
     }
 
     /// What waits until earlier requests are answered.
@@ -400,6 +426,13 @@ impl Lane {
     /// As [`try_receiver`](Self::try_receiver), but waits for whoever has it.
     pub(super) fn receiver(&self) -> MutexGuard<'_, Receiver> {
         self.receiver.lock()
+    }
+
+    /// As somebody does who cancels or relieves.
+    #[cfg(test)]
+    #[cfg(not(mooncake_loom))]
+    pub(super) fn hold_outbox(&self) -> impl Drop + '_ {
+        self.outbox.lock()
     }
 
     /// Receives once and acts on what came. An error ends the lane: call [`fail`](Self::fail).
@@ -477,10 +510,12 @@ impl Lane {
                 receiver.reading = Some((pending, sink));
             }
             (Status::Applied, Verb::Write | Verb::Fence) => {
+                receiver.inbox.expect_nothing();
                 let bytes = pending.length;
                 self.answered(receiver, pending, Outcome::Completed { bytes });
             }
             (Status::Refused(refusal), _) => {
+                receiver.inbox.expect_nothing();
                 let error = refused(refusal, self.peer);
                 self.answered(receiver, pending, Outcome::Failed(error));
             }
@@ -491,6 +526,9 @@ impl Lane {
 
     /// The request that `answer` fits. On a violation it stays where [`fail`](Self::fail) finds it.
     fn take_answered(&self, answer: &AnswerHeader) -> Result<Pending, Reason> {
+        if !self.was_sent(answer.tag) {
+            return Err(violation("an answer to what was not asked yet"));
+        }
         let mut queue = self.pending.lock();
         let Some(oldest) = queue.front() else {
             return Err(violation("an answer that nobody asked for"));

@@ -199,7 +199,7 @@ impl Transport for TcpTransport {
 impl Installed {
     fn stop(&self, budget: Duration) -> Result<()> {
         let end = after(budget);
-        self.peers.cut_all();
+        self.peers.cut_all(end);
         let accepted = self
             .target
             .as_ref()
@@ -489,7 +489,7 @@ fn sleep(driven: &Driven<'_>, most: Duration) {
         .iter()
         .filter_map(|(lane, _)| {
             let mut events = PollFlags::IN;
-            if lane.flush() {
+            if lane.try_flush() != Some(false) {
                 events |= PollFlags::OUT;
             }
             Some(PollFd::new(lane.socket()?, events))

@@ -70,6 +70,11 @@ impl<const H: usize> Outbox<H> {
         self.bytes
     }
 
+    /// The first frame of which bytes have yet to be sent.
+    pub(super) fn first(&self) -> Option<u64> {
+        self.frames.front().map(|frame| frame.tag)
+    }
+
     /// The first frame of which no byte has been sent.
     pub(super) fn first_unsent(&self) -> Option<u64> {
         self.frames

@@ -5,7 +5,7 @@ use std::{
     net::{TcpStream, ToSocketAddrs},
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -31,6 +31,7 @@ use crate::{
     error::{Error, Reason},
     identity::{Generation, Incarnation, PeerId, RegistrationId},
     platform::after,
+    sync::atomic::AtomicU64,
     transport::{Peer, TaskRef, Tasks},
 };
 
@@ -38,6 +39,8 @@ pub(super) type Lanes = SmallVec<[SharedLane; 2]>;
 
 /// How long a fence waits for the target in one try.
 const FENCE_BUDGET: Duration = Duration::from_secs(2);
+/// How long a lane's end waits between two looks at who receives.
+const A_MOMENT: Duration = Duration::from_millis(1);
 /// How long errands may take to end once they should.
 const QUIT_BUDGET: Duration = Duration::from_millis(200);
 
@@ -539,8 +542,7 @@ impl Peers {
         }
         loop {
             let changed = peer.changed.notified();
-            let quiet = peer.loud.load(Ordering::Acquire) == 0;
-            if quiet && lanes.iter().all(|lane| lane.is_broken()) {
+            if are_quiet(&lanes, &peer.loud) {
                 return Ok(());
             }
             let left = budget.saturating_sub(start.elapsed());
@@ -576,8 +578,8 @@ impl Peers {
         }
     }
 
-    /// Ends all lanes, now and for good. What was under way on them fails.
-    pub(super) fn cut_all(&self) {
+    /// Ends all lanes, for good. What was under way on them fails.
+    pub(super) fn cut_all(&self, end: Instant) {
         self.stopped.store(true, Ordering::Release);
         let peers: Vec<_> = self.peers.lock().values().cloned().collect();
         for peer in peers {
@@ -586,8 +588,16 @@ impl Peers {
         }
         for lane in self.poller.lanes() {
             lane.cut(Reason::Stopped);
-            let mut receiver = lane.receiver();
-            self.retire(&lane, &mut receiver, &Reason::Stopped);
+            let mut receiver = lane.try_receiver();
+            // Who has it may be further up on our own stack, in a waker that dropped the last owner
+            // of the engine: then the lane is retired as soon as we are back there.
+            while receiver.is_none() && Instant::now() < end {
+                self.pause(A_MOMENT);
+                receiver = lane.try_receiver();
+            }
+            if let Some(mut receiver) = receiver {
+                self.retire(&lane, &mut receiver, &Reason::Stopped);
+            }
         }
     }
 
@@ -609,6 +619,12 @@ impl Peers {
         while *errands > 0 && !self.errand_ended.wait_until(&mut errands, end).timed_out() {}
         drop(errands);
         let loud = |peer: &&Arc<PeerLanes>| peer.loud.load(Ordering::Acquire) > 0;
+        if let Some(lane) = self.poller.lanes().first() {
+            return Err(Error::Unreachable {
+                segment: lane.peer().to_string(),
+                message: "somebody still receives on a lane to it".to_owned(),
+            });
+        }
         match peers.iter().find(loud) {
             Some(peer) => Err(Error::Unreachable {
                 segment: peer.id.to_string(),
@@ -643,6 +659,12 @@ impl PeerLanes {
         self.loud.fetch_sub(1, Ordering::AcqRel);
         self.changed.notify_waiters();
     }
+}
+
+/// All `lanes` to a peer are broken, and of no broken one writes may still land.
+pub(super) fn are_quiet(lanes: &[SharedLane], loud: &AtomicU64) -> bool {
+    // In this order: who retires a lane counts it as loud before it breaks.
+    lanes.iter().all(|lane| lane.is_broken()) && loud.load(Ordering::Acquire) == 0
 }
 
 pub(super) fn spawn(

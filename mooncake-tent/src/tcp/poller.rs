@@ -141,11 +141,11 @@ impl Poller {
 
     /// Serves the lane as soon as something can be received or, if frames wait, sent.
     pub(super) fn watch(&self, lane: &Lane) {
-        let mut events = EventFlags::IN;
-        if lane.flush() {
-            events |= EventFlags::OUT;
+        self.arm(lane, EventFlags::IN);
+        // After that, so that another's request for more is not overwritten by what we saw before.
+        if lane.try_flush() != Some(false) {
+            self.take_over(lane);
         }
-        self.arm(lane, events);
     }
 
     /// Leaves the lane to its thread altogether, frames that wait to be sent as well.
@@ -257,13 +257,14 @@ impl Poller {
             let mut why = lane.end_overdue(now).then(overdue);
             if why.is_none() && lane.is_stuck() {
                 why = Some(stuck());
-            } else if why.is_none() && lane.grow_old(life) {
-                why = Some(aged());
             }
+            let is_old = lane.grow_old(life);
             if let Some(mut receiver) = lane.try_receiver() {
                 lane.drop_cancelled(&mut receiver);
                 if receiver.is_overdue(|| now) {
                     why = Some(overdue());
+                } else if why.is_none() && is_old && lane.is_at_rest(&receiver) {
+                    why = Some(aged());
                 }
                 if let Some(why) = why {
                     peers.retire(&lane, &mut receiver, &why);
@@ -278,5 +279,50 @@ impl Poller {
                 self.watch(&lane);
             }
         }
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(mooncake_loom))]
+mod tests {
+    use std::{net::TcpStream, os::unix::net::UnixStream};
+
+    use super::{super::wire::LaneClock, *};
+    use crate::{identity::PeerId, tcp::TcpConfig, transport::TaskSlab};
+
+    impl Poller {
+        /// What its lanes are ready for, of what is watched.
+        fn ready(&self) -> Vec<EventFlags> {
+            let mut events = Vec::with_capacity(8);
+            let now = Timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            };
+            epoll::wait(
+                &self.workers[0].epoll,
+                spare_capacity(&mut events),
+                Some(&now),
+            )
+            .unwrap();
+            events.iter().map(|event| event.flags).collect()
+        }
+    }
+
+    #[test]
+    fn a_lane_whose_outbox_somebody_has_is_watched_for_room_to_send_too() {
+        let poller = Poller::new(1).unwrap();
+        let (peer, tasks) = (PeerId::from_u64(1).unwrap(), Arc::new(TaskSlab::new()));
+        let lane = Lane::new(1, peer, tasks, &TcpConfig::default(), Arc::default());
+        let lane = Arc::new(lane);
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        lane.connected(TcpStream::from(OwnedFd::from(ours)), LaneClock::start());
+        poller.add(&lane);
+        poller.watch(&lane);
+        assert_eq!(poller.ready(), []);
+        // Whoever has it may go without a look at what came meanwhile.
+        let held = lane.hold_outbox();
+        poller.watch(&lane);
+        drop(held);
+        assert_eq!(poller.ready(), [EventFlags::OUT]);
     }
 }

@@ -437,6 +437,9 @@ impl<'a> Lane<'a> {
         if request.verb != Verb::Fence && deadline.is_some_and(|end| end <= Instant::now()) {
             return Err(overdue());
         }
+        if request.verb != Verb::Write {
+            self.inbox.expect_nothing();
+        }
         let (status, payload) = match request.verb {
             Verb::Read => match self.admit(request, Access::Read) {
                 Ok(slice) => (Status::Applied, smallvec![slice]),
@@ -612,7 +615,57 @@ fn garbage(what: Malformed) -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        iter,
+        os::{fd::OwnedFd, unix::net::UnixStream},
+    };
+
     use super::*;
+    use crate::memory::{Memory, Permission};
+
+    #[test]
+    fn small_requests_behind_a_large_write_are_received_many_at_once() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let socket = TcpStream::from(OwnedFd::from(ours));
+        let buffers = Arc::new(BufferTable::new());
+        let memory = Memory::allocate(LARGE as usize).unwrap();
+        let buffer = buffers.prepare(memory, Permission::PeersReadWrite, String::new());
+        buffers.publish(&buffer);
+        let life = Incarnation::random();
+        let shared = Shared {
+            incarnation: life,
+            buffers,
+            config: TcpConfig::default(),
+            lanes: Mutex::default(),
+            ended: Condvar::new(),
+            stopped: AtomicBool::new(false),
+        };
+        let hello = Hello {
+            initiator: life,
+            target: life,
+            lane: 1,
+            window: 1,
+            errand: false,
+        };
+        let clock = LaneClock::start();
+        let mut lane = Lane::new(&shared, &socket, &hello, clock, Moving::default());
+        let request = |verb, length| RequestHeader {
+            verb,
+            deadline_us: 0,
+            tag: 0,
+            registration: buffer.id(),
+            generation: buffer.generation(),
+            offset: 0,
+            length,
+        };
+        theirs.write_all(&[7; LARGE as usize]).unwrap();
+        lane.request(&request(Verb::Write, LARGE)).unwrap();
+        lane.request(&request(Verb::Read, 8)).unwrap();
+        theirs.write_all(&[0; 10 * REQUEST_BYTES]).unwrap();
+        lane.more(None, None).unwrap();
+        let received = iter::from_fn(|| lane.inbox.message::<REQUEST_BYTES>()).count();
+        assert_eq!(received, 10);
+    }
 
     #[test]
     fn a_trickle_does_not_keep_up_with_the_pace() {

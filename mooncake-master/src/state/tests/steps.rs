@@ -39,6 +39,13 @@ fn ask(state: &mut State, driver: &mut Driver, operation: Operation) -> Answer {
     applied.answer
 }
 
+fn settled_with(effect: Effect) -> Option<(u64, Answer)> {
+    match effect {
+        Effect::Settled { ticket, answer, .. } => Some((ticket, answer)),
+        _ => None,
+    }
+}
+
 fn put(
     state: &mut State,
     driver: &mut Driver,
@@ -116,11 +123,7 @@ fn a_segment_is_emptied_in_steps_and_nothing_of_other_segments_is_looked_at() {
         let applied = state.apply(driver.now, &Command::Tick);
         assert!(state.work <= STEP, "{} objects in one step", state.work);
         work += state.work;
-        let mut effects = applied.effects.into_iter();
-        let settled = effects.find_map(|effect| match effect {
-            Effect::Settled { ticket, answer, .. } => Some((ticket, answer)),
-            _ => None,
-        });
+        let settled = applied.effects.into_iter().find_map(settled_with);
         if let Some(settled) = settled {
             break settled;
         }
@@ -130,6 +133,31 @@ fn a_segment_is_emptied_in_steps_and_nothing_of_other_segments_is_looked_at() {
     assert!(work < 5000, "{work} looked at in the steps after the first");
     let counters = state.counters();
     assert_eq!((counters.objects, counters.puts_in_progress), (0, 1000));
+    state.check_books();
+}
+
+#[test]
+fn a_list_ends_though_all_that_it_has_yet_to_look_at_goes_meanwhile() {
+    let (mut state, mut driver) = filled(5000, 0.5, settings());
+    let page = Operation::ListObjects(list(0));
+    let Answer::Later { ticket } = ask(&mut state, &mut driver, page) else {
+        panic!("it is gathered in steps");
+    };
+    ask(&mut state, &mut driver, Operation::RemoveAll);
+    let mut settled = Vec::new();
+    loop {
+        let applied = state.apply(driver.now, &Command::Tick);
+        assert!(state.work <= STEP, "{} objects in one step", state.work);
+        settled.extend(applied.effects.into_iter().filter_map(settled_with));
+        if applied.answer == (Answer::Ticked { more: false }) {
+            break;
+        }
+    }
+    let list = settled.iter().find(|(of, _)| *of == ticket);
+    assert!(
+        matches!(list, Some((_, Answer::Objects { .. }))),
+        "{list:?}"
+    );
     state.check_books();
 }
 
@@ -180,6 +208,37 @@ fn what_ends_at_one_moment_ends_in_steps() {
     }
     assert!(steps > 3, "{steps}");
     assert_eq!(state.counters().reservations, 0);
+}
+
+#[test]
+fn what_is_set_aside_returns_beside_those_that_did_before_though_one_was_used_since() {
+    let objects = 100_000;
+    let (mut state, mut driver) = filled(objects, 0.8999, settings());
+    let tick = |state: &mut State, driver: &Driver| {
+        let mut work = 0;
+        while (state.apply(driver.now, &Command::Tick).answer) == (Answer::Ticked { more: true }) {
+            work += state.work;
+        }
+        work + state.work
+    };
+    // Two of the oldest, of which the first is free before the second.
+    for n in 0..2 {
+        ask(&mut state, &mut driver, Operation::Exist(vec![numbered(n)]));
+        driver.now += Duration::from_millis(100);
+    }
+    put(&mut state, &mut driver, objects..objects + 100, LENGTH);
+    tick(&mut state, &driver);
+    assert!(state.counters().evicted_objects > 1000);
+    driver.now += Duration::from_millis(350);
+    tick(&mut state, &driver);
+    assert_eq!(state.counters().reservations, 1);
+    let used = Operation::Lookup(vec![numbered(0)]);
+    ask(&mut state, &mut driver, used);
+    driver.now += Duration::from_millis(200);
+    let work = tick(&mut state, &driver);
+    assert_eq!(state.counters().reservations, 0);
+    assert!(work < 10, "{work} objects were looked at");
+    state.check_books();
 }
 
 #[test]
@@ -264,5 +323,26 @@ fn no_large_object_takes_the_place_of_what_was_granted() {
     };
     assert!(!fits(1001, 5000));
     assert!(fits(1000, 5001));
+    state.check_books();
+}
+
+#[test]
+fn what_is_longer_than_half_of_all_numbers_is_evicted_for_its_like() {
+    let settings = Settings {
+        high_watermark: 1.0,
+        ..settings()
+    };
+    let (mut state, mut driver) = filled(1, 1.0, settings);
+    let length = 1 << 63;
+    let huge = SegmentIdentity {
+        length,
+        ..segment(1, 2, 0)
+    };
+    ask(&mut state, &mut driver, Operation::Mount(huge));
+    for n in 1..4 {
+        let results = put(&mut state, &mut driver, n..n + 1, length);
+        assert!(results[0].is_ok(), "{results:?}");
+    }
+    assert_eq!(state.counters().used_bytes, length + LENGTH);
     state.check_books();
 }

@@ -7,7 +7,10 @@ use std::{
 
 use loom::thread;
 
-use super::{super::TcpConfig, *};
+use super::{
+    super::{TcpConfig, peers::are_quiet},
+    *,
+};
 use crate::transport::TaskSlab;
 
 fn post() -> Post {
@@ -51,5 +54,28 @@ fn what_an_answer_makes_room_for_is_sent_though_another_sends_just_then() {
         theirs.set_nonblocking(true).unwrap();
         let sent = theirs.read(&mut [0; 3 * REQUEST_BYTES]).unwrap();
         assert_eq!(sent, 2 * REQUEST_BYTES);
+    });
+}
+
+#[test]
+fn law_03_who_sees_that_all_lanes_are_broken_sees_which_are_loud() {
+    loom::model(|| {
+        let peer = PeerId::from_u64(1).unwrap();
+        let tasks = Arc::new(TaskSlab::new());
+        let lane = Lane::new(1, peer, tasks, &TcpConfig::default(), Arc::default());
+        let lane = Arc::new(lane);
+        let loud = Arc::new(AtomicU64::new(0));
+        let retiring = {
+            let (lane, loud) = (Arc::clone(&lane), Arc::clone(&loud));
+            thread::spawn(move || {
+                loud.fetch_add(1, Ordering::AcqRel);
+                lane.fail(&mut lane.receiver(), &overdue());
+            })
+        };
+        // Nothing of it has landed yet.
+        assert!(!are_quiet(&[Arc::clone(&lane)], &loud));
+        retiring.join().unwrap();
+        loud.fetch_sub(1, Ordering::AcqRel);
+        assert!(are_quiet(&[lane], &loud));
     });
 }

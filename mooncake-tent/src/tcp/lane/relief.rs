@@ -22,7 +22,7 @@ impl Lane {
         else {
             return false;
         };
-        if self.is_broken() || self.is_cut() || ours.clock.is_none() {
+        if self.is_broken() || self.is_cut() || self.is_aged() || ours.clock.is_none() {
             return false;
         }
         let mut taken = false;
