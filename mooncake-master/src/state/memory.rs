@@ -6,7 +6,12 @@ use crate::{Time, list::NONE, slab::Ref};
 impl State {
     /// Takes a body out of sight. Its memory is free at once unless somebody reads it.
     pub(super) fn retire(&mut self, now: Time, slot: u32) {
-        if let Phase::Writing { put } = self.hide(slot) {
+        self.retire_hashed(now, slot, self.objects.hash_at(slot));
+    }
+
+    /// The same, with the hash of its key.
+    pub(super) fn retire_hashed(&mut self, now: Time, slot: u32, hash: u32) {
+        if let Phase::Writing { put } = self.hide(slot, hash) {
             self.objects.close_put(put);
         }
         self.free_if_quiet(now, slot);
@@ -15,7 +20,7 @@ impl State {
     /// Takes a put out of sight whose writer does not know, and may go on until its deadline and the
     /// longest budget of a write frame are over.
     pub(super) fn cancel(&mut self, now: Time, slot: u32) {
-        if let Phase::Writing { put } = self.hide(slot) {
+        if let Phase::Writing { put } = self.hide(slot, self.objects.hash_at(slot)) {
             let until = self.objects.put(put).deadline + self.settings.hold();
             let at = self.objects.bodies.reference(slot);
             let body = &mut self.objects.bodies[slot];
@@ -27,12 +32,12 @@ impl State {
     }
 
     /// The key stands for nothing from now on; what the body was.
-    fn hide(&mut self, slot: u32) -> Phase {
+    fn hide(&mut self, slot: u32, hash: u32) -> Phase {
         let was = self.objects.bodies[slot].phase();
-        self.objects.forget(slot);
+        self.objects.forget(slot, hash);
         if matches!(was, Phase::Complete { .. }) {
-            self.invalidate(slot);
             if self.objects.bodies[slot].leases > 0 {
+                self.invalidate(slot);
                 self.gone_while_read(slot);
             }
         }
@@ -182,14 +187,13 @@ impl State {
         }
     }
 
-    pub(super) fn invalidate(&mut self, slot: u32) {
+    /// Others are to hear of this body, which is gone and may still be read.
+    fn invalidate(&mut self, slot: u32) {
         let bodies = &self.objects.bodies;
-        let body = &bodies[slot];
         self.effects.push(Effect::Invalidate {
-            tenant: self.tenants.name(body.tenant()).clone(),
+            tenant: self.tenants.name(bodies[slot].tenant()).clone(),
             key: Key::from(bodies.key(slot).to_vec()),
             incarnation: bodies.incarnation(slot),
-            leased: body.leases > 0,
         });
     }
 }

@@ -213,8 +213,8 @@ impl State {
     fn evict(&mut self, slot: u32) -> SmallVec<[u32; 2]> {
         self.work += 1;
         let doomed = self.objects.is_doomed(slot);
-        self.objects.forget(slot);
-        self.invalidate(slot);
+        // Nobody is told: what is evicted has no readers.
+        self.objects.forget(slot, self.objects.hash_at(slot));
         let mut freed = SmallVec::new();
         let before = self.segments.live_bytes;
         let bodies = &mut self.objects.bodies;
