@@ -1,26 +1,36 @@
 //! How memory comes back: retirement, quarantine and expiry.
 
+use smallvec::SmallVec;
+
 use super::{ClientId, Effect, Key, State, bodies::Phase, leases::Covered};
 use crate::{Time, list::NONE, slab::Ref};
 
 impl State {
     /// Takes a body out of sight. Its memory is free at once unless somebody reads it.
     pub(super) fn retire(&mut self, now: Time, slot: u32) {
-        self.retire_hashed(now, slot, self.objects.hash_at(slot));
-    }
-
-    /// The same, with the hash of its key.
-    pub(super) fn retire_hashed(&mut self, now: Time, slot: u32, hash: u32) {
-        if let Phase::Writing { put } = self.hide(slot, hash) {
+        if let Phase::Writing { put } = self.hide(slot) {
             self.objects.close_put(put);
         }
         self.free_if_quiet(now, slot);
     }
 
+    /// The same for a complete body that nobody reads; the segments where memory came free.
+    pub(super) fn discard(&mut self, slot: u32, hash: u32) -> SmallVec<[u32; 2]> {
+        self.objects.forget(slot, hash);
+        let mut freed = SmallVec::new();
+        let bodies = &mut self.objects.bodies;
+        for place in bodies.all_places(slot) {
+            self.segments.release(bodies, place);
+            freed.push(place.segment);
+        }
+        bodies.remove(slot);
+        freed
+    }
+
     /// Takes a put out of sight whose writer does not know, and may go on until its deadline and the
     /// longest budget of a write frame are over.
     pub(super) fn cancel(&mut self, now: Time, slot: u32) {
-        if let Phase::Writing { put } = self.hide(slot, self.objects.hash_at(slot)) {
+        if let Phase::Writing { put } = self.hide(slot) {
             let until = self.objects.put(put).deadline + self.settings.hold();
             let at = self.objects.bodies.reference(slot);
             let body = &mut self.objects.bodies[slot];
@@ -32,9 +42,9 @@ impl State {
     }
 
     /// The key stands for nothing from now on; what the body was.
-    fn hide(&mut self, slot: u32, hash: u32) -> Phase {
+    fn hide(&mut self, slot: u32) -> Phase {
         let was = self.objects.bodies[slot].phase();
-        self.objects.forget(slot, hash);
+        self.objects.forget(slot, self.objects.hash_at(slot));
         if matches!(was, Phase::Complete { .. }) {
             if self.objects.bodies[slot].leases > 0 {
                 self.invalidate(slot);

@@ -168,9 +168,9 @@ impl Objects {
         for &hash in &hashes[..slots.len()] {
             read ^= self.index.touch(hash);
         }
-        for body in slots.filter_map(|slot| self.bodies.at(slot)) {
+        for body in slots.clone().filter_map(|slot| self.bodies.at(slot)) {
             for neighbour in [body.links.prev, body.links.next] {
-                if self.bodies.at(neighbour).is_some() {
+                if !slots.contains(&neighbour) && self.bodies.at(neighbour).is_some() {
                     read ^= self.bodies.touch(neighbour);
                 }
             }
@@ -270,8 +270,9 @@ impl Objects {
         let body = &self.bodies[slot];
         match body.phase() {
             Phase::Complete { .. } => {
-                if self.is_doomed(slot)
+                if !self.doomed.is_empty()
                     && let Some(doomed) = self.doomed.get_mut(&body.tenant())
+                    && self.bodies.incarnation(slot) <= doomed.last
                 {
                     doomed.gone += 1;
                 }

@@ -159,11 +159,18 @@ impl State {
             *next = slots.end;
             self.work += (slots.len() as u32).max(1);
             let through = *next == *end;
+            // More is doomed if all was removed once more.
+            let doomed = self.objects.doomed.get(&tenant);
+            let newest = doomed.map_or(last, |doomed| doomed.last).sequence;
             for first in slots.clone().step_by(TOGETHER) {
                 let together = first..slots.end.min(first + TOGETHER as u32);
                 let hashes = self.objects.bring_slots(together.clone());
                 for (slot, hash) in together.zip(hashes) {
-                    self.sweep_one(now, tenant, (slot, hash), ticket);
+                    let body = self.objects.bodies.at(slot);
+                    if body.is_some_and(|body| body.tenant() == tenant && body.sequence() <= newest)
+                    {
+                        self.sweep_one(now, (slot, hash), ticket);
+                    }
                 }
             }
             if through {
@@ -187,25 +194,23 @@ impl State {
         if let Some(ticket) = sweep.map(|sweep| sweep.ticket)
             && let Some(slot) = self.objects.find_doomed(sought)
         {
-            let hash = self.objects.hash_at(slot);
-            self.sweep_one(now, tenant, (slot, hash), ticket);
+            self.sweep_one(now, (slot, self.objects.hash_at(slot)), ticket);
         }
     }
 
-    fn sweep_one(&mut self, now: Time, tenant: TenantId, (slot, hash): (u32, u32), ticket: u64) {
-        let Some(body) = self.objects.bodies.at(slot) else {
-            return;
-        };
-        if body.tenant() != tenant || !self.objects.is_doomed(slot) {
-            return;
-        }
-        let complete = body.is_complete();
+    /// Takes out a body of what is doomed; its key has this hash.
+    fn sweep_one(&mut self, now: Time, (slot, hash): (u32, u32), ticket: u64) {
+        let body = &self.objects.bodies[slot];
         // Also on what was gone before: all that the tenant has put is meant.
         if body.leases > 0 {
             self.promises.wait_for(ticket, slot);
         }
-        if complete {
-            self.retire_hashed(now, slot, hash);
+        if body.is_complete() {
+            if body.leases > 0 {
+                self.retire(now, slot);
+            } else {
+                self.discard(slot, hash);
+            }
         }
     }
 }
