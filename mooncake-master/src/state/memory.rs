@@ -45,11 +45,9 @@ impl State {
     fn hide(&mut self, slot: u32) -> Phase {
         let was = self.objects.bodies[slot].phase();
         self.objects.forget(slot, self.objects.hash_at(slot));
-        if matches!(was, Phase::Complete { .. }) {
-            if self.objects.bodies[slot].leases > 0 {
-                self.invalidate(slot);
-                self.gone_while_read(slot);
-            }
+        if matches!(was, Phase::Complete { .. }) && self.objects.bodies[slot].leases > 0 {
+            self.invalidate(slot);
+            self.gone_while_read(slot);
         }
         let body = &mut self.objects.bodies[slot];
         body.set_phase(Phase::Gone { put: None });
