@@ -159,6 +159,8 @@ impl fmt::Debug for Pool {
 /// Values of one type in a row, of which the last come and go.
 pub(crate) struct Row<T> {
     pages: Vec<MmapMut>,
+    /// How many values there were at most since the first page is there.
+    most: u32,
     of: PhantomData<T>,
 }
 
@@ -168,16 +170,25 @@ impl<T: Plain> Row<T> {
     pub(crate) const fn new() -> Self {
         Self {
             pages: Vec::new(),
+            most: 0,
             of: PhantomData,
         }
     }
 
-    /// Makes `0..len` of it available, new ones as zeros.
+    /// Makes `0..len` of it available, new ones as zeros, unless they were there before.
     pub(crate) fn resize(&mut self, len: u32) {
+        self.most = self.most.max(len);
         let pages = (len as usize).div_ceil(1 << Self::BITS);
         self.pages.truncate(pages);
         while self.pages.len() < pages {
             self.pages.push(map(size_of::<T>() << Self::BITS));
+        }
+        // What little is left is moved to a fresh page, but not each time that a few come and go.
+        if len == 1 && self.most >> (Self::BITS - 3) > 0 {
+            let first = *self.at(0);
+            self.pages[0] = map(size_of::<T>() << Self::BITS);
+            *self.at_mut(0) = first;
+            self.most = 1;
         }
     }
 
@@ -316,6 +327,21 @@ mod tests {
             1,
             "one that comes and goes costs no page"
         );
+    }
+
+    #[test]
+    fn a_row_that_shrinks_to_one_value_keeps_it_and_gives_its_first_page_back() {
+        let mut row = Row::<u64>::new();
+        for most in [100, 100_000, 500_000] {
+            row.resize(most);
+            for at in 0..most {
+                *row.at_mut(at) = 7;
+            }
+            row.resize(1);
+            row.resize(2);
+            let fresh = most > 100;
+            assert_eq!((*row.at(0), *row.at(1)), (7, if fresh { 0 } else { 7 }));
+        }
     }
 
     #[test]

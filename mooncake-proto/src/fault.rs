@@ -158,6 +158,20 @@ impl From<Fault> for ErrorDetail {
     }
 }
 
+/// As results hold it.
+impl From<Fault> for Box<ErrorDetail> {
+    fn from(fault: Fault) -> Self {
+        Self::new(fault.into())
+    }
+}
+
+/// As results hold it.
+impl From<Box<ErrorDetail>> for Fault {
+    fn from(detail: Box<ErrorDetail>) -> Self {
+        (*detail).into()
+    }
+}
+
 impl From<ErrorDetail> for Fault {
     fn from(detail: ErrorDetail) -> Self {
         let retry = match detail.retry() {

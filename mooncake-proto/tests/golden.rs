@@ -479,7 +479,7 @@ df04188b07121d0a02696412046e616d65188b0720b70928eb07308f0e3a056f\
     );
     check(
         master::Answer {
-            answer: Some(master::answer::Answer::Error(error_detail())),
+            answer: Some(master::answer::Answer::Error(error_detail().into())),
             ..answer()
         },
         "08b3027a3208b8feffffffffffffff011004188b07200228e30b30013a036b65\
@@ -552,7 +552,7 @@ df04188b07121d0a02696412046e616d65188b0720b70928eb07308f0e3a056f\
     );
     check(
         master::LookupResult {
-            result: Some(master::lookup_result::Result::Error(error_detail())),
+            result: Some(master::lookup_result::Result::Error(error_detail().into())),
         },
         "123208b8feffffffffffffff011004188b07200228e30b30013a036b65794204\
 706565724a05737461676552076d657373616765",
@@ -582,7 +582,9 @@ df04188b07121d0a02696412046e616d65188b0720b70928eb07308f0e3a056f\
     );
     check(
         master::PutStartResult {
-            result: Some(master::put_start_result::Result::Error(error_detail())),
+            result: Some(master::put_start_result::Result::Error(
+                error_detail().into(),
+            )),
         },
         "123208b8feffffffffffffff011004188b07200228e30b30013a036b65794204\
 706565724a05737461676552076d657373616765",
@@ -659,7 +661,9 @@ df04188b07121d0a02696412046e616d65188b0720b70928eb07308f0e3a056f\
     );
     check(
         master::DescribeResult {
-            result: Some(master::describe_result::Result::Error(error_detail())),
+            result: Some(master::describe_result::Result::Error(
+                error_detail().into(),
+            )),
         },
         "123208b8feffffffffffffff011004188b07200228e30b30013a036b65794204\
 706565724a05737461676552076d657373616765",
@@ -732,7 +736,7 @@ df04188b0720b70928e30b308f0e",
     check(put_result(), "0a0608b30210df04", "PutResult Incarnation");
     check(
         master::PutResult {
-            result: Some(master::put_result::Result::Error(error_detail())),
+            result: Some(master::put_result::Result::Error(error_detail().into())),
         },
         "123208b8feffffffffffffff011004188b07200228e30b30013a036b65794204\
 706565724a05737461676552076d657373616765",
@@ -957,7 +961,7 @@ fn key_incarnation() -> master::KeyIncarnation {
 
 fn key_result() -> master::KeyResult {
     master::KeyResult {
-        error: Some(error_detail()),
+        error: Some(error_detail().into()),
     }
 }
 
@@ -1071,7 +1075,7 @@ fn exist_result() -> master::ExistResult {
     master::ExistResult {
         exists: true,
         held_ms: 403,
-        error: Some(error_detail()),
+        error: Some(error_detail().into()),
     }
 }
 

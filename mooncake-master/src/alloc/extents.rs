@@ -35,6 +35,24 @@ pub(crate) struct Fit {
     range: u64,
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Free {
+    size: u64,
+    offset: u64,
+    /// The taken range that follows.
+    next: u32,
+}
+
+impl Free {
+    fn of_entry((&(size, offset), &next): (&(u64, u64), &u32)) -> Self {
+        Self { size, offset, next }
+    }
+
+    fn order(&self) -> (u64, u64) {
+        (self.size, self.offset)
+    }
+}
+
 /// Hands out ranges of `0..capacity` and takes them back.
 #[derive(Debug)]
 pub(crate) struct Extents {
@@ -43,6 +61,9 @@ pub(crate) struct Extents {
     free_bytes: u64,
     /// Free ranges as (size, offset), and the taken one that follows; no two of them touch.
     free: BTreeMap<(u64, u64), u32>,
+    /// One more of them, the latest that changed: where objects come and go side by side it is the
+    /// next to change, too.
+    latest: Option<Free>,
     /// Taken ranges, by address.
     taken: List,
 }
@@ -51,15 +72,17 @@ impl Extents {
     /// All of `length` free, but for a last part shorter than `alignment`.
     pub(crate) fn new(length: u64, alignment: u64) -> Self {
         let capacity = length - length % alignment;
-        let mut free = BTreeMap::new();
-        if capacity > 0 {
-            free.insert((capacity, 0), NONE);
-        }
+        let whole = Free {
+            size: capacity,
+            offset: 0,
+            next: NONE,
+        };
         Self {
             capacity,
             alignment,
             free_bytes: capacity,
-            free,
+            free: BTreeMap::new(),
+            latest: (capacity > 0).then_some(whole),
             taken: List::EMPTY,
         }
     }
@@ -76,12 +99,18 @@ impl Extents {
 
     /// The longest free range.
     pub(crate) fn largest_free(&self) -> u64 {
-        self.free.last_key_value().map_or(0, |(&(size, _), _)| size)
+        self.longest().map_or(0, |free| free.size)
+    }
+
+    fn longest(&self) -> Option<Free> {
+        let other = self.free.last_key_value().map(Free::of_entry);
+        let both = other.into_iter().chain(self.latest);
+        both.max_by_key(Free::order)
     }
 
     /// The taken ranges on both sides of the longest free one.
     pub(crate) fn beside_largest_free(&self, ground: &impl Ground) -> [Option<u32>; 2] {
-        let next = self.free.last_key_value().map_or(NONE, |(_, &next)| next);
+        let next = self.longest().map_or(NONE, |free| free.next);
         [self.before(ground, next), next].map(|id| (id != NONE).then_some(id))
     }
 
@@ -93,20 +122,48 @@ impl Extents {
     /// The smallest free range that holds `length` bytes.
     pub(crate) fn fit(&self, length: u64) -> Option<Fit> {
         let size = self.size_of(length).filter(|&size| size > 0)?;
-        let (&(range, offset), _) = self.free.range((size, 0)..).next()?;
-        Some(Fit { offset, range })
+        let latest = self.latest.filter(|latest| latest.size >= size);
+        let other = self.free.range((size, 0)..).next().map(Free::of_entry);
+        let both = latest.into_iter().chain(other);
+        let best = both.min_by_key(Free::order)?;
+        Some(Fit {
+            offset: best.offset,
+            range: best.size,
+        })
+    }
+
+    /// Takes a free range out.
+    fn pull(&mut self, size: u64, offset: u64) -> Option<u32> {
+        match self.latest {
+            Some(latest) if latest.offset == offset => {
+                self.latest = None;
+                Some(latest.next)
+            }
+            _ => self.free.remove(&(size, offset)),
+        }
+    }
+
+    /// Takes a free range in, as the latest.
+    fn push(&mut self, free: Free) {
+        if let Some(Free { size, offset, next }) = self.latest.replace(free) {
+            self.free.insert((size, offset), next);
+        }
     }
 
     /// Takes the beginning of a free range for `id`, which starts there.
     pub(crate) fn take(&mut self, ground: &mut impl Ground, id: u32, fit: Fit) {
         let Fit { offset, range } = fit;
-        let next = self.free.remove(&(range, offset));
+        let next = self.pull(range, offset);
         let next = next.expect("what fits is free");
         let prev = self.before(ground, next);
         let size = self.size(ground, id);
         self.taken.insert(&mut ByAddress(ground), id, prev, next);
         if range > size {
-            self.free.insert((range - size, offset + size), next);
+            self.push(Free {
+                size: range - size,
+                offset: offset + size,
+                next,
+            });
         }
         self.free_bytes -= size;
     }
@@ -120,13 +177,17 @@ impl Extents {
         let (left, right) = (self.end(ground, prev), self.start(ground, next));
         debug_assert!(left <= start && end <= right, "ranges that overlap");
         if left < start {
-            self.free.remove(&(start - left, left));
+            self.pull(start - left, left);
         }
         if end < right {
-            self.free.remove(&(right - end, end));
+            self.pull(right - end, end);
         }
         self.taken.remove(&mut ByAddress(ground), id);
-        self.free.insert((right - left, left), next);
+        self.push(Free {
+            size: right - left,
+            offset: left,
+            next,
+        });
         self.free_bytes += size;
     }
 
@@ -141,7 +202,13 @@ impl Extents {
         let Links { prev, next } = ground.neighbours_of(id);
         let (left, start) = (self.end(ground, prev), ground.start(id));
         if left < start {
-            self.free.insert((start - left, left), by);
+            let size = start - left;
+            self.pull(size, left);
+            self.push(Free {
+                size,
+                offset: left,
+                next: by,
+            });
         }
         self.taken.remove(&mut ByAddress(ground), id);
         self.taken.insert(&mut ByAddress(ground), by, prev, next);
@@ -276,7 +343,7 @@ mod tests {
             }
             prop_assert_eq!(extents.used(), 0);
             prop_assert_eq!(extents.largest_free(), whole);
-            prop_assert!(extents.free.len() <= 1);
+            prop_assert!(extents.free.is_empty());
         }
     }
 

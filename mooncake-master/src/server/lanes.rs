@@ -33,6 +33,9 @@ const MAX_MESSAGE_BYTES: usize = 16 << 20;
 /// What one stream, and one connection, may have in flight.
 const STREAM_WINDOW: u32 = 4 << 20;
 const CONNECTION_WINDOW: u32 = 16 << 20;
+/// A batch of a thousand keys of the usual length comes in one frame, and is read by few calls: of
+/// frames of the 16 KiB that peers may send unasked, each takes two.
+const MAX_FRAME_BYTES: u32 = 256 << 10;
 /// A connection whose peer is gone is noticed after twice this.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 /// The state machine has one lock: more lanes than this would wait for it.
@@ -172,6 +175,7 @@ async fn connection(
         .auto_date_header(false)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_frame_size(MAX_FRAME_BYTES)
         .keep_alive_interval(KEEPALIVE)
         .keep_alive_timeout(KEEPALIVE)
         .serve_connection(TokioIo::new(stream), Calls(service));

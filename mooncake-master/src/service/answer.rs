@@ -160,7 +160,7 @@ pub fn refusal(failure: Failure) -> Reply {
 fn located<T, R>(
     operation: &Operation,
     located: Located<T>,
-    result: impl Fn(Result<T, ErrorDetail>) -> R,
+    result: impl Fn(Result<T, Box<ErrorDetail>>) -> R,
 ) -> (Vec<R>, Vec<proto::Segment>) {
     let one = |(at, found): (_, Result<T, Failure>)| {
         result(found.map_err(|failure| about(operation, at, failure)))
@@ -177,7 +177,7 @@ fn located<T, R>(
 }
 
 /// A failure of the operation's key at this place.
-fn about(operation: &Operation, at: usize, failure: Failure) -> ErrorDetail {
+fn about(operation: &Operation, at: usize, failure: Failure) -> Box<ErrorDetail> {
     let key: Option<&Key> = match operation {
         Operation::Describe(keys) | Operation::Exist(keys) | Operation::Lookup(keys) => {
             keys.get(at)
@@ -204,7 +204,7 @@ fn about(operation: &Operation, at: usize, failure: Failure) -> ErrorDetail {
     }
 }
 
-fn lookup_result(found: Result<Object, ErrorDetail>) -> proto::LookupResult {
+fn lookup_result(found: Result<Object, Box<ErrorDetail>>) -> proto::LookupResult {
     use proto::lookup_result::Result::{Error, Object};
     let result = found.map_or_else(Error, |found| Object(object(found)));
     proto::LookupResult {
@@ -212,7 +212,7 @@ fn lookup_result(found: Result<Object, ErrorDetail>) -> proto::LookupResult {
     }
 }
 
-fn start_result(started: Result<Object, ErrorDetail>) -> proto::PutStartResult {
+fn start_result(started: Result<Object, Box<ErrorDetail>>) -> proto::PutStartResult {
     use proto::put_start_result::Result::{Error, Object};
     let result = started.map_or_else(Error, |started| Object(object(started)));
     proto::PutStartResult {
@@ -220,7 +220,7 @@ fn start_result(started: Result<Object, ErrorDetail>) -> proto::PutStartResult {
     }
 }
 
-fn describe_result(described: Result<Description, ErrorDetail>) -> proto::DescribeResult {
+fn describe_result(described: Result<Description, Box<ErrorDetail>>) -> proto::DescribeResult {
     use proto::describe_result::Result::{Description, Error};
     let result = described.map_or_else(Error, |described| {
         Description(proto::ObjectDescription {

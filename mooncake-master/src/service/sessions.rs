@@ -141,7 +141,6 @@ impl Sessions {
                 tenant,
                 key,
                 incarnation: of,
-                leased: true,
             } = effect
             {
                 let object = InvalidatedObject {

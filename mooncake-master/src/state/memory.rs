@@ -1,5 +1,7 @@
 //! How memory comes back: retirement, quarantine and expiry.
 
+use smallvec::SmallVec;
+
 use super::{ClientId, Effect, Key, State, bodies::Phase, leases::Covered};
 use crate::{Time, list::NONE, slab::Ref};
 
@@ -10,6 +12,19 @@ impl State {
             self.objects.close_put(put);
         }
         self.free_if_quiet(now, slot);
+    }
+
+    /// The same for a complete body that nobody reads; the segments where memory came free.
+    pub(super) fn discard(&mut self, slot: u32, hash: u32) -> SmallVec<[u32; 2]> {
+        self.objects.forget(slot, hash);
+        let mut freed = SmallVec::new();
+        let bodies = &mut self.objects.bodies;
+        for place in bodies.all_places(slot) {
+            self.segments.release(bodies, place);
+            freed.push(place.segment);
+        }
+        bodies.remove(slot);
+        freed
     }
 
     /// Takes a put out of sight whose writer does not know, and may go on until its deadline and the
@@ -29,12 +44,10 @@ impl State {
     /// The key stands for nothing from now on; what the body was.
     fn hide(&mut self, slot: u32) -> Phase {
         let was = self.objects.bodies[slot].phase();
-        self.objects.forget(slot);
-        if matches!(was, Phase::Complete { .. }) {
+        self.objects.forget(slot, self.objects.hash_at(slot));
+        if matches!(was, Phase::Complete { .. }) && self.objects.bodies[slot].leases > 0 {
             self.invalidate(slot);
-            if self.objects.bodies[slot].leases > 0 {
-                self.gone_while_read(slot);
-            }
+            self.gone_while_read(slot);
         }
         let body = &mut self.objects.bodies[slot];
         body.set_phase(Phase::Gone { put: None });
@@ -182,14 +195,13 @@ impl State {
         }
     }
 
-    pub(super) fn invalidate(&mut self, slot: u32) {
+    /// Others are to hear of this body, which is gone and may still be read.
+    fn invalidate(&mut self, slot: u32) {
         let bodies = &self.objects.bodies;
-        let body = &bodies[slot];
         self.effects.push(Effect::Invalidate {
-            tenant: self.tenants.name(body.tenant()).clone(),
+            tenant: self.tenants.name(bodies[slot].tenant()).clone(),
             key: Key::from(bodies.key(slot).to_vec()),
             incarnation: bodies.incarnation(slot),
-            leased: body.leases > 0,
         });
     }
 }

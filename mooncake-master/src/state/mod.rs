@@ -82,7 +82,7 @@ pub struct Applied {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Effect {
-    /// An object that could be read is gone.
+    /// An object is gone that somebody may be reading.
     Invalidate {
         /// Whose object it was.
         tenant: Arc<str>,
@@ -90,8 +90,6 @@ pub enum Effect {
         key: Key,
         /// This life of it and all before.
         incarnation: Incarnation,
-        /// Somebody may be reading it.
-        leased: bool,
     },
     /// Space is short: the client should return the grants that it does not use.
     Reclaim {
@@ -408,12 +406,12 @@ fn answer_of(result: Result<Answer, Failure>) -> Answer {
     result.unwrap_or_else(Answer::Refused)
 }
 
-fn check_key(key: &Key) -> Result<&[u8], Failure> {
-    if key.0.is_empty() || key.0.len() > MAX_KEY_BYTES {
-        let length = key.0.len() as u64;
+fn check_key(key: &[u8]) -> Result<(), Failure> {
+    if key.is_empty() || key.len() > MAX_KEY_BYTES {
+        let length = key.len() as u64;
         return Err(Failure::InvalidKey { length });
     }
-    Ok(&key.0)
+    Ok(())
 }
 
 #[cfg(test)]

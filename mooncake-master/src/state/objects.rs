@@ -1,8 +1,9 @@
 //! The table of objects: their bodies, found by key, and the lists that these are in.
 
-use std::num::NonZeroU32;
+use std::{num::NonZeroU32, ops::Range};
 
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 use super::{
     ClientId, Incarnation, Object, Replica,
@@ -17,6 +18,15 @@ use crate::{Time, list::List, slab::Slab};
 
 /// Keys that are looked for side by side.
 pub(super) const TOGETHER: usize = 32;
+
+/// A key that is looked for, with its hash.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sought<'a> {
+    /// `None`: nothing was ever put under the tenant's name.
+    pub(crate) tenant: Option<TenantId>,
+    pub(crate) key: &'a [u8],
+    hash: u32,
+}
 
 /// Stands in `Objects::puts`: few objects are being written, so that all others do without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,39 +102,48 @@ impl Objects {
         self.index.len() + self.beside.len() as u64 - self.in_progress
     }
 
-    /// The one body that the key stands for now.
-    pub(crate) fn find(&self, tenant: TenantId, key: &[u8]) -> Option<u32> {
-        self.find_hashed(self.hash(tenant, key), tenant, key)
+    pub(crate) fn sought<'a>(&self, tenant: Option<TenantId>, key: &'a [u8]) -> Sought<'a> {
+        let hash = tenant.map_or(0, |tenant| self.hash(tenant, key));
+        Sought { tenant, key, hash }
     }
 
-    fn find_hashed(&self, hash: u32, tenant: TenantId, key: &[u8]) -> Option<u32> {
-        self.index.find(hash, |slot| {
-            self.bodies.is_of(slot, tenant, key) && !self.is_doomed(slot)
+    /// The one body that the key stands for now.
+    pub(crate) fn find(&self, sought: Sought<'_>) -> Option<u32> {
+        let tenant = sought.tenant?;
+        self.index.find(sought.hash, |slot| {
+            self.bodies.is_of(slot, tenant, sought.key) && !self.is_doomed(slot)
         })
     }
 
     /// A body that the key stood for until all of the tenant was removed.
-    pub(crate) fn find_doomed(&self, tenant: TenantId, key: &[u8]) -> Option<u32> {
-        self.index.find(self.hash(tenant, key), |slot| {
-            self.bodies.is_of(slot, tenant, key) && self.is_doomed(slot)
+    pub(crate) fn find_doomed(&self, sought: Sought<'_>) -> Option<u32> {
+        let tenant = sought.tenant?;
+        self.index.find(sought.hash, |slot| {
+            self.bodies.is_of(slot, tenant, sought.key) && self.is_doomed(slot)
         })
     }
 
-    /// Brings to the caches what looking for these keys will need: first of all the lines of the
-    /// index, then all bodies, then all keys, so that the misses of each kind overlap.
-    pub(crate) fn bring<'a>(&self, tenant: TenantId, keys: impl Iterator<Item = &'a [u8]> + Clone) {
-        let mut hashes = [0; TOGETHER];
+    /// Brings to the caches what looking for the first [`TOGETHER`] of these keys will need: first of
+    /// all the lines of the index, then all bodies, then all keys, so that the misses of each kind
+    /// overlap.
+    pub(crate) fn bring<'a>(
+        &self,
+        tenant: Option<TenantId>,
+        keys: impl Iterator<Item = &'a [u8]>,
+    ) -> SmallVec<[Sought<'a>; TOGETHER]> {
+        let keys = keys.take(TOGETHER);
+        let all: SmallVec<[Sought<'a>; TOGETHER]> =
+            keys.map(|key| self.sought(tenant, key)).collect();
+        if tenant.is_none() {
+            return all;
+        }
         let mut slots = [None; TOGETHER];
         let mut read = 0;
-        for (hash, key) in hashes.iter_mut().zip(keys.clone()) {
-            *hash = self.hash(tenant, key);
+        for sought in &all {
+            read ^= self.index.touch(sought.hash);
         }
-        let count = keys.take(TOGETHER).count();
-        for &hash in &hashes[..count] {
-            read ^= self.index.touch(hash);
-        }
-        for (slot, &hash) in slots.iter_mut().zip(&hashes[..count]) {
-            *slot = self.index.find(hash, |_| true);
+        for (slot, sought) in slots.iter_mut().zip(&all) {
+            *slot = self.index.find(sought.hash, |_| true);
         }
         for slot in slots.iter().flatten() {
             read ^= self.bodies.touch(*slot);
@@ -133,24 +152,36 @@ impl Objects {
             read ^= u32::from(self.bodies.touch_key(*slot));
         }
         std::hint::black_box(read);
+        all
     }
 
-    /// The same for bodies that will be forgotten: lines of the index, and neighbours in the order of
-    /// uses.
-    pub(crate) fn bring_slots(&self, slots: impl Iterator<Item = u32>) {
+    /// The same for at most so many bodies that will be forgotten: lines of the index, and neighbours
+    /// in the order of uses. The hashes of their keys.
+    pub(crate) fn bring_slots(&self, slots: Range<u32>) -> [u32; TOGETHER] {
+        let mut hashes = [0; TOGETHER];
         let mut read = 0;
-        for slot in slots {
-            let Some(body) = self.bodies.at(slot) else {
-                continue;
-            };
-            read ^= self.index.touch(self.hash_at(slot));
+        for (hash, slot) in hashes.iter_mut().zip(slots.clone()) {
+            if self.bodies.at(slot).is_some() {
+                *hash = self.hash_at(slot);
+            }
+        }
+        for &hash in &hashes[..slots.len()] {
+            read ^= self.index.touch(hash);
+        }
+        for body in slots.clone().filter_map(|slot| self.bodies.at(slot)) {
             for neighbour in [body.links.prev, body.links.next] {
-                if self.bodies.at(neighbour).is_some() {
+                if !slots.contains(&neighbour) && self.bodies.at(neighbour).is_some() {
                     read ^= self.bodies.touch(neighbour);
                 }
             }
         }
         std::hint::black_box(read);
+        hashes
+    }
+
+    /// No put under way will replace a complete body.
+    pub(crate) fn none_replaces(&self) -> bool {
+        self.beside.is_empty()
     }
 
     /// The put under way that will replace this complete body.
@@ -178,26 +209,27 @@ impl Objects {
     }
 
     /// The body that the key stands for, if it can be read.
-    pub(crate) fn readable(&self, tenant: TenantId, key: &[u8]) -> Option<u32> {
-        self.find(tenant, key)
+    pub(crate) fn readable(&self, sought: Sought<'_>) -> Option<u32> {
+        self.find(sought)
             .filter(|&slot| self.bodies[slot].is_complete())
     }
 
     /// Takes in a put that begins. Its key must be free, but for the complete body that it will
     /// replace.
-    pub(crate) fn start(&mut self, slot: u32, put: Put, replaces: Option<u32>) {
+    pub(crate) fn start(&mut self, slot: u32, sought: Sought<'_>, put: Put, replaces: Option<u32>) {
         let put = self.open_put(put);
         self.bodies[slot].set_phase(Phase::Writing { put });
         if let Some(replaced) = replaces {
             self.beside.insert(replaced, slot);
         } else {
-            self.index.insert(self.hash_at(slot), slot);
+            self.index.insert(sought.hash, slot);
         }
         self.writing.push_front(&mut self.bodies, slot);
         self.in_progress += 1;
     }
 
-    fn hash_at(&self, slot: u32) -> u32 {
+    /// The hash of a body's key.
+    pub(crate) fn hash_at(&self, slot: u32) -> u32 {
         self.hash(self.bodies[slot].tenant(), self.bodies.key(slot))
     }
 
@@ -232,14 +264,15 @@ impl Objects {
         self.recency.join(&mut self.bodies, slot, first, used);
     }
 
-    /// From now on the key does not stand for this body, but for its successor if it has one. The
-    /// body stays, in no list.
-    pub(crate) fn forget(&mut self, slot: u32) {
+    /// From now on the key, whose hash this is, does not stand for this body, but for its successor
+    /// if it has one. The body stays, in no list.
+    pub(crate) fn forget(&mut self, slot: u32, hash: u32) {
         let body = &self.bodies[slot];
         match body.phase() {
             Phase::Complete { .. } => {
-                if self.is_doomed(slot)
+                if !self.doomed.is_empty()
                     && let Some(doomed) = self.doomed.get_mut(&body.tenant())
+                    && self.bodies.incarnation(slot) <= doomed.last
                 {
                     doomed.gone += 1;
                 }
@@ -252,7 +285,6 @@ impl Objects {
                 self.in_progress -= 1;
             }
         }
-        let hash = self.hash_at(slot);
         let successor = if self.beside.is_empty() {
             None
         } else {

@@ -5,7 +5,7 @@ use super::{
     bodies::Phase,
     check_key,
     hash::spread,
-    objects::{Put, PutSlot, TOGETHER},
+    objects::{Put, PutSlot, Sought, TOGETHER},
     segments::{Table, Wish},
     tenants::TenantId,
 };
@@ -47,27 +47,26 @@ impl State {
         let first = self.sequence + 1;
         let mut draw = put.draw;
         let mut table = Table::default();
+        let grant = Put {
+            writer,
+            deadline: now + self.settings.put_deadline,
+            first,
+        };
         let mut results = Vec::with_capacity(put.items.len());
-        for (at, (key, length)) in put.items.iter().enumerate() {
-            if at.is_multiple_of(TOGETHER) {
-                let keys = put.items[at..].iter().map(|(key, _)| &*key.0);
-                self.objects.bring(tenant, keys.take(TOGETHER));
+        for together in put.items.chunks(TOGETHER) {
+            let keys = together.iter().map(|(key, _)| &*key.0);
+            let keys = self.objects.bring(Some(tenant), keys);
+            for (sought, (_, length)) in keys.into_iter().zip(together) {
+                let wish = Wish {
+                    strategy: self.settings.allocation_strategy,
+                    draw: spread(&mut draw),
+                    preferred: &put.preferred,
+                    avoided: &put.avoided,
+                    length: *length,
+                    replicas: put.replicas.max(1),
+                };
+                results.push(self.start(now, grant, (sought, put.upsert), &wish, &mut table));
             }
-            let wish = Wish {
-                strategy: self.settings.allocation_strategy,
-                draw: spread(&mut draw),
-                preferred: &put.preferred,
-                avoided: &put.avoided,
-                length: *length,
-                replicas: put.replicas.max(1),
-            };
-            let grant = Put {
-                writer,
-                deadline: now + self.settings.put_deadline,
-                first,
-            };
-            let key = (tenant, key, put.upsert);
-            results.push(self.start(now, grant, key, &wish, &mut table));
         }
         self.evict_beside();
         Ok(Answer::Started(Located {
@@ -80,40 +79,47 @@ impl State {
         &mut self,
         now: Time,
         grant: Put,
-        (tenant, key, upsert): (TenantId, &Key, bool),
+        (sought, upsert): (Sought<'_>, bool),
         wish: &Wish<'_>,
         table: &mut Table,
     ) -> Result<Object, Failure> {
-        let complete = self.admit(now, (tenant, key, upsert), wish.length)?;
-        if let Some(slot) = complete {
+        let admitted = self.admit(now, (sought, upsert), wish.length)?;
+        if let Some(slot) = admitted.0 {
             // The version that is to be replaced should not make room for its successor.
             let used = self.next_use(now);
             let objects = &mut self.objects;
             objects.recency.touch(&mut objects.bodies, slot, used);
         }
-        let slot = self.create(tenant, key, wish.length);
+        let slot = self.create(sought, wish.length);
+        let work = self.work;
         if let Err(failure) = self.allocate(now, slot, wish) {
             self.objects.bodies.remove(slot);
             self.reclaim(now);
             return Err(failure);
         }
-        self.begin(now, grant, (tenant, key), slot);
+        // Making room, which is work, may have ended the late put or evicted the object.
+        let standing = if self.work == work {
+            admitted
+        } else {
+            self.stands_for(sought)
+        };
+        self.begin(now, grant, (sought, standing), slot);
         let segments = &self.segments;
         Ok(self.objects.view(slot, |slot| table.place(segments, slot)))
     }
 
-    /// Whether a put of the key may begin; the complete body that it will replace.
+    /// Whether a put of the key may begin; what the key [stands for](Self::stands_for).
     fn admit(
         &self,
         now: Time,
-        (tenant, key, upsert): (TenantId, &Key, bool),
+        (sought, upsert): (Sought<'_>, bool),
         length: u64,
-    ) -> Result<Option<u32>, Failure> {
-        let bytes = check_key(key)?;
+    ) -> Result<(Option<u32>, Option<u32>), Failure> {
+        check_key(sought.key)?;
         if length == 0 {
             return Err(Failure::invalid("an object has at least 1 byte"));
         }
-        let (complete, under_way) = self.stands_for(tenant, bytes);
+        let (complete, under_way) = self.stands_for(sought);
         if complete.is_some() && !upsert {
             return Err(Failure::ObjectExists);
         }
@@ -123,25 +129,30 @@ impl State {
                 return Err(Failure::PutInProgress { left });
             }
         }
-        Ok(complete)
+        Ok((complete, under_way))
     }
 
     /// The body of a put that was admitted: gone, and without replicas.
-    fn create(&mut self, tenant: TenantId, key: &Key, length: u64) -> u32 {
+    fn create(&mut self, sought: Sought<'_>, length: u64) -> u32 {
+        let tenant = sought.tenant.expect("a put's tenant is known");
         let next = self.sequence + 1;
-        self.objects.bodies.insert(tenant, &key.0, length, next)
+        self.objects.bodies.insert(tenant, sought.key, length, next)
     }
 
     /// Takes in a put whose body has its memory, and takes the key over from a late one.
-    fn begin(&mut self, now: Time, grant: Put, (tenant, key): (TenantId, &Key), slot: u32) {
-        // Looked for again: making room may have ended the late put, or evicted the object.
-        let (complete, under_way) = self.stands_for(tenant, &key.0);
+    fn begin(
+        &mut self,
+        now: Time,
+        grant: Put,
+        (sought, (complete, under_way)): (Sought<'_>, (Option<u32>, Option<u32>)),
+        slot: u32,
+    ) {
         if let Some(slot) = under_way {
             self.totals.abandoned_puts += 1;
             self.cancel(now, slot);
         }
         self.sequence = self.objects.bodies[slot].sequence();
-        self.objects.start(slot, grant, complete);
+        self.objects.start(slot, sought, grant, complete);
     }
 
     pub(super) fn put(
@@ -159,24 +170,24 @@ impl State {
             first: self.sequence + 1,
         };
         let mut begun = Vec::with_capacity(put.items.len());
-        for (at, item) in put.items.iter().enumerate() {
-            if at.is_multiple_of(TOGETHER) {
-                let keys = put.items[at..].iter().map(|item| &*item.key.0);
-                self.objects.bring(tenant, keys.take(TOGETHER));
+        for together in put.items.chunks(TOGETHER) {
+            let keys = together.iter().map(|item| &*item.key.0);
+            let keys = self.objects.bring(Some(tenant), keys);
+            for (sought, item) in keys.into_iter().zip(together) {
+                let admitted = self.admit(now, (sought, put.upsert), item.length);
+                let slot = admitted.and_then(|standing| {
+                    let slot = self.create(sought, item.length);
+                    let bodies = &mut self.objects.bodies;
+                    let at = (item.grant, item.offset);
+                    if !self.segments.put_in_grant(bodies, slot, segment, at) {
+                        bodies.remove(slot);
+                        return Err(Failure::GrantNotFound { grant: item.grant });
+                    }
+                    self.begin(now, ticket, (sought, standing), slot);
+                    Ok(slot)
+                });
+                begun.push(slot);
             }
-            let admitted = self.admit(now, (tenant, &item.key, put.upsert), item.length);
-            let slot = admitted.and_then(|_| {
-                let slot = self.create(tenant, &item.key, item.length);
-                let bodies = &mut self.objects.bodies;
-                let at = (item.grant, item.offset);
-                if !self.segments.put_in_grant(bodies, slot, segment, at) {
-                    bodies.remove(slot);
-                    return Err(Failure::GrantNotFound { grant: item.grant });
-                }
-                self.begin(now, ticket, (tenant, &item.key), slot);
-                Ok(slot)
-            });
-            begun.push(slot);
         }
         // In the order of ends.
         for &slot in begun.iter().rev().flatten() {
@@ -201,8 +212,8 @@ impl State {
     }
 
     /// The body that can be read under the key, and the put of it that is under way.
-    pub(super) fn stands_for(&self, tenant: TenantId, key: &[u8]) -> (Option<u32>, Option<u32>) {
-        let Some(slot) = self.objects.find(tenant, key) else {
+    pub(super) fn stands_for(&self, sought: Sought<'_>) -> (Option<u32>, Option<u32>) {
+        let Some(slot) = self.objects.find(sought) else {
             return (None, None);
         };
         match self.objects.bodies[slot].phase() {
@@ -222,14 +233,10 @@ impl State {
         // the longest, which needs all others, is evicted before them.
         let mut results = Vec::with_capacity(items.len());
         for together in items.rchunks(TOGETHER) {
-            if let Some(tenant) = tenant {
-                let keys = together.iter().map(|(key, _)| &*key.0);
-                self.objects.bring(tenant, keys);
-            }
-            let ends = together.iter().rev();
-            results.extend(
-                ends.map(|(key, incarnation)| self.end(now, writer, tenant, key, *incarnation)),
-            );
+            let keys = together.iter().map(|(key, _)| &*key.0);
+            let keys = self.objects.bring(tenant, keys);
+            let ends = keys.into_iter().zip(together).rev();
+            results.extend(ends.map(|(sought, (_, of))| self.end(now, writer, sought, *of)));
         }
         results.reverse();
         self.evict_beside();
@@ -240,13 +247,10 @@ impl State {
         &mut self,
         now: Time,
         caller: ClientId,
-        tenant: Option<TenantId>,
-        key: &Key,
+        sought: Sought<'_>,
         incarnation: Incarnation,
     ) -> Result<(), Failure> {
-        let slot = self
-            .current(tenant, key, incarnation)?
-            .ok_or(Failure::Revoked)?;
+        let slot = self.current(sought, incarnation)?.ok_or(Failure::Revoked)?;
         match self.objects.bodies[slot].phase() {
             Phase::Writing { put } => {
                 self.check_writer(put, caller)?;
@@ -279,7 +283,8 @@ impl State {
         key: &Key,
         incarnation: Incarnation,
     ) -> Result<(), Failure> {
-        if let Some(slot) = self.current(tenant, key, incarnation)? {
+        let sought = self.objects.sought(tenant, &key.0);
+        if let Some(slot) = self.current(sought, incarnation)? {
             return match self.objects.bodies[slot].phase() {
                 Phase::Writing { put } => {
                     self.check_writer(put, caller)?;
@@ -314,23 +319,24 @@ impl State {
     /// The body of this incarnation, if the key stands for it now or when its put ends.
     fn current(
         &self,
-        tenant: Option<TenantId>,
-        key: &Key,
+        sought: Sought<'_>,
         incarnation: Incarnation,
     ) -> Result<Option<u32>, Failure> {
-        let key = check_key(key)?;
-        let Some(tenant) = tenant else {
-            return Ok(None);
-        };
-        let (complete, under_way) = self.stands_for(tenant, key);
+        check_key(sought.key)?;
+        let (complete, under_way) = self.stands_for(sought);
         let mut bodies = [complete, under_way].into_iter().flatten();
         Ok(bodies.find(|&slot| self.objects.bodies.incarnation(slot) == incarnation))
     }
 
     /// The complete body that a put under way will replace.
     fn predecessor(&self, slot: u32) -> Option<u32> {
+        if self.objects.none_replaces() {
+            return None;
+        }
         let bodies = &self.objects.bodies;
-        let current = self.objects.find(bodies[slot].tenant(), bodies.key(slot))?;
+        let tenant = bodies[slot].tenant();
+        let sought = self.objects.sought(Some(tenant), bodies.key(slot));
+        let current = self.objects.find(sought)?;
         (current != slot).then_some(current)
     }
 }

@@ -2,10 +2,16 @@
 
 use super::{
     Answer, Caller, ClientId, Description, Existence, Failure, Key, Located, Object, Replica,
-    State, bodies::Phase, check_key, leases::Covered, objects::TOGETHER, segments::Table,
+    State,
+    bodies::Phase,
+    check_key,
+    leases::Covered,
+    objects::{Sought, TOGETHER},
+    segments::Table,
     tenants::TenantId,
 };
 use crate::{Time, evict::share};
+use smallvec::SmallVec;
 
 impl State {
     pub(super) fn lookup(
@@ -26,9 +32,8 @@ impl State {
         // The last key first, for the reason given at `put_end`.
         let mut results = Vec::with_capacity(keys.len());
         for together in keys.rchunks(TOGETHER) {
-            self.bring(tenant, together);
-            let all = together.iter().rev();
-            results.extend(all.map(|key| self.look_up(now, tenant, key, &mut table, &mut covered)));
+            let all = self.bring(tenant, together).into_iter().rev();
+            results.extend(all.map(|sought| self.look_up(now, sought, &mut table, &mut covered)));
         }
         results.reverse();
         let lease = if covered.is_empty() {
@@ -59,12 +64,11 @@ impl State {
     fn look_up(
         &mut self,
         now: Time,
-        tenant: Option<TenantId>,
-        key: &Key,
+        sought: Sought<'_>,
         table: &mut Table,
         covered: &mut Covered,
     ) -> Result<Object, Failure> {
-        let slot = self.readable(tenant, key)?.ok_or(Failure::ObjectNotFound)?;
+        let slot = self.readable(sought)?.ok_or(Failure::ObjectNotFound)?;
         let used = self.next_use(now);
         let objects = &mut self.objects;
         objects.recency.touch(&mut objects.bodies, slot, used);
@@ -89,24 +93,14 @@ impl State {
         let limit = share(self.segments.capacity, self.settings.reserved_share);
         let mut results = Vec::with_capacity(keys.len());
         for together in keys.chunks(TOGETHER) {
-            self.bring(tenant, together);
-            results.extend(
-                together
-                    .iter()
-                    .map(|key| self.exists(now, tenant, key, limit)),
-            );
+            let all = self.bring(tenant, together).into_iter();
+            results.extend(all.map(|sought| self.exists(now, sought, limit)));
         }
         results
     }
 
-    fn exists(
-        &mut self,
-        now: Time,
-        tenant: Option<TenantId>,
-        key: &Key,
-        limit: u64,
-    ) -> Result<Existence, Failure> {
-        let Some(slot) = self.readable(tenant, key)? else {
+    fn exists(&mut self, now: Time, sought: Sought<'_>, limit: u64) -> Result<Existence, Failure> {
+        let Some(slot) = self.readable(sought)? else {
             return Ok(Existence::default());
         };
         let period = self.settings.exist_reservation;
@@ -116,10 +110,12 @@ impl State {
         Ok(Existence { exists: true, held })
     }
 
-    fn bring(&self, tenant: Option<TenantId>, keys: &[Key]) {
-        if let Some(tenant) = tenant {
-            self.objects.bring(tenant, keys.iter().map(|key| &*key.0));
-        }
+    fn bring<'a>(
+        &self,
+        tenant: Option<TenantId>,
+        keys: &'a [Key],
+    ) -> SmallVec<[Sought<'a>; TOGETHER]> {
+        self.objects.bring(tenant, keys.iter().map(|key| &*key.0))
     }
 
     pub(super) fn describe(
@@ -129,10 +125,11 @@ impl State {
         keys: &[Key],
     ) -> Located<Description> {
         let mut table = Table::default();
-        let mut one = |key| {
-            let key = check_key(key)?;
-            let slot = tenant
-                .and_then(|tenant| self.objects.find(tenant, key))
+        let mut one = |key: &Key| {
+            check_key(&key.0)?;
+            let slot = self
+                .objects
+                .find(self.objects.sought(tenant, &key.0))
                 .ok_or(Failure::ObjectNotFound)?;
             let body = &self.objects.bodies[slot];
             let (writing, last) = match body.phase() {
@@ -154,8 +151,8 @@ impl State {
         }
     }
 
-    fn readable(&self, tenant: Option<TenantId>, key: &Key) -> Result<Option<u32>, Failure> {
-        let key = check_key(key)?;
-        Ok(tenant.and_then(|tenant| self.objects.readable(tenant, key)))
+    fn readable(&self, sought: Sought<'_>) -> Result<Option<u32>, Failure> {
+        check_key(sought.key)?;
+        Ok(self.objects.readable(sought))
     }
 }

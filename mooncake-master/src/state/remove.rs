@@ -2,7 +2,7 @@
 
 use super::{
     Answer, Caller, Failure, Incarnation, Key, Operation, Remove, STEP, State, check_key,
-    objects::{Doomed, TOGETHER},
+    objects::{Doomed, Sought, TOGETHER},
     tenants::TenantId,
 };
 use crate::{Time, list::NONE};
@@ -65,8 +65,9 @@ impl State {
         let Some(tenant) = tenant else {
             return;
         };
-        self.sweep_key(now, tenant, &key.0);
-        let (complete, _) = self.stands_for(tenant, &key.0);
+        let sought = self.objects.sought(Some(tenant), &key.0);
+        self.sweep_key(now, tenant, sought);
+        let (complete, _) = self.stands_for(sought);
         let bodies = &self.objects.bodies;
         let leased = complete.filter(|&slot| bodies[slot].leases > 0);
         let all = leased.into_iter().chain(self.still_read(tenant, &key.0));
@@ -81,9 +82,8 @@ impl State {
         key: &Key,
         incarnation: Option<Incarnation>,
     ) -> Result<(), Failure> {
-        let key = check_key(key)?;
-        let (complete, under_way) =
-            tenant.map_or((None, None), |tenant| self.stands_for(tenant, key));
+        check_key(&key.0)?;
+        let (complete, under_way) = self.stands_for(self.objects.sought(tenant, &key.0));
         let meant = |slot: &u32| {
             incarnation.is_none_or(|named| named == self.objects.bodies.incarnation(*slot))
         };
@@ -158,13 +158,19 @@ impl State {
             let slots = *next..*end.min(&mut (*next + STEP.saturating_sub(self.work)));
             *next = slots.end;
             self.work += (slots.len() as u32).max(1);
-            self.effects.reserve(slots.len());
             let through = *next == *end;
+            // More is doomed if all was removed once more.
+            let doomed = self.objects.doomed.get(&tenant);
+            let newest = doomed.map_or(last, |doomed| doomed.last).sequence;
             for first in slots.clone().step_by(TOGETHER) {
                 let together = first..slots.end.min(first + TOGETHER as u32);
-                self.objects.bring_slots(together.clone());
-                for slot in together {
-                    self.sweep_one(now, tenant, slot, ticket);
+                let hashes = self.objects.bring_slots(together.clone());
+                for (slot, hash) in together.zip(hashes) {
+                    let body = self.objects.bodies.at(slot);
+                    if body.is_some_and(|body| body.tenant() == tenant && body.sequence() <= newest)
+                    {
+                        self.sweep_one(now, (slot, hash), ticket);
+                    }
                 }
             }
             if through {
@@ -183,29 +189,28 @@ impl State {
     }
 
     /// Takes out a life of the key that a sweep has not come to yet.
-    fn sweep_key(&mut self, now: Time, tenant: TenantId, key: &[u8]) {
+    fn sweep_key(&mut self, now: Time, tenant: TenantId, sought: Sought<'_>) {
         let sweep = self.sweeps.iter().find(|sweep| sweep.tenant == tenant);
         if let Some(ticket) = sweep.map(|sweep| sweep.ticket)
-            && let Some(slot) = self.objects.find_doomed(tenant, key)
+            && let Some(slot) = self.objects.find_doomed(sought)
         {
-            self.sweep_one(now, tenant, slot, ticket);
+            self.sweep_one(now, (slot, self.objects.hash_at(slot)), ticket);
         }
     }
 
-    fn sweep_one(&mut self, now: Time, tenant: TenantId, slot: u32, ticket: u64) {
-        let Some(body) = self.objects.bodies.at(slot) else {
-            return;
-        };
-        if body.tenant() != tenant || !self.objects.is_doomed(slot) {
-            return;
-        }
-        let complete = body.is_complete();
+    /// Takes out a body of what is doomed; its key has this hash.
+    fn sweep_one(&mut self, now: Time, (slot, hash): (u32, u32), ticket: u64) {
+        let body = &self.objects.bodies[slot];
         // Also on what was gone before: all that the tenant has put is meant.
         if body.leases > 0 {
             self.promises.wait_for(ticket, slot);
         }
-        if complete {
-            self.retire(now, slot);
+        if body.is_complete() {
+            if body.leases > 0 {
+                self.retire(now, slot);
+            } else {
+                self.discard(slot, hash);
+            }
         }
     }
 }

@@ -214,16 +214,8 @@ impl State {
     fn evict(&mut self, slot: u32) -> SmallVec<[u32; 2]> {
         self.work += 1;
         let doomed = self.objects.is_doomed(slot);
-        self.objects.forget(slot);
-        self.invalidate(slot);
-        let mut freed = SmallVec::new();
         let before = self.segments.live_bytes;
-        let bodies = &mut self.objects.bodies;
-        for place in bodies.all_places(slot) {
-            self.segments.release(bodies, place);
-            freed.push(place.segment);
-        }
-        bodies.remove(slot);
+        let freed = self.discard(slot, self.objects.hash_at(slot));
         if !doomed {
             self.totals.evicted_objects += 1;
             let freed = before - self.segments.live_bytes;

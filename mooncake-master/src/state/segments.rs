@@ -479,8 +479,15 @@ impl Segments {
     /// Takes back a live replica's memory.
     pub(crate) fn release(&mut self, bodies: &mut Bodies, place: Place) {
         let length = bodies[bodies.owner(place.id)].length;
-        self.quarantine(place.segment, length);
-        self.release_quarantined(bodies, place);
+        let mounted = self.at_mut(place.segment);
+        let size = size_of(mounted, length);
+        mounted.live -= 1;
+        mounted.live_bytes -= size;
+        mounted.extents.release(bodies, place.id);
+        bodies.remove_place(place.id);
+        if !mounted.closing {
+            self.live_bytes -= size;
+        }
     }
 
     /// Takes back a quarantined replica's memory.

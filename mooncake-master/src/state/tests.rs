@@ -67,8 +67,9 @@ impl State {
                 if self.objects.is_doomed(*slot) {
                     doomed += 1;
                 } else {
-                    let (complete, under_way) =
-                        self.stands_for(body.tenant(), self.objects.bodies.key(*slot));
+                    let key = self.objects.bodies.key(*slot);
+                    let sought = self.objects.sought(Some(body.tenant()), key);
+                    let (complete, under_way) = self.stands_for(sought);
                     let of_phase = match body.phase() {
                         Phase::Writing { .. } => under_way,
                         _ => complete,

@@ -32,6 +32,8 @@ fn compile(
     let descriptors = protox::compile([file], [root.join("proto")])?;
     let mut config = prost_build::Config::new();
     config.bytes(["."]);
+    // Few keys fail: the results of the others should not be as large as why they did not.
+    config.boxed("error");
     if let Some((proto, rust)) = known {
         config.extern_path(proto, rust);
     }

@@ -204,7 +204,7 @@ pub mod answer {
         Ping(super::PingResponse),
         /// The operation as a whole failed.
         #[prost(message, tag = "15")]
-        Error(crate::status::ErrorDetail),
+        Error(::prost::alloc::boxed::Box<crate::status::ErrorDetail>),
         #[prost(message, tag = "16")]
         RemoveAll(super::RemoveAllResponse),
         #[prost(message, tag = "17")]
@@ -308,8 +308,10 @@ pub struct KeyIncarnation {
 /// Success, or why not.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct KeyResult {
-    #[prost(message, optional, tag = "1")]
-    pub error: ::core::option::Option<crate::status::ErrorDetail>,
+    #[prost(message, optional, boxed, tag = "1")]
+    pub error: ::core::option::Option<
+        ::prost::alloc::boxed::Box<crate::status::ErrorDetail>,
+    >,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LookupRequest {
@@ -343,7 +345,7 @@ pub mod lookup_result {
         #[prost(message, tag = "1")]
         Object(super::Object),
         #[prost(message, tag = "2")]
-        Error(crate::status::ErrorDetail),
+        Error(::prost::alloc::boxed::Box<crate::status::ErrorDetail>),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -405,7 +407,7 @@ pub mod put_start_result {
         #[prost(message, tag = "1")]
         Object(super::Object),
         #[prost(message, tag = "2")]
-        Error(crate::status::ErrorDetail),
+        Error(::prost::alloc::boxed::Box<crate::status::ErrorDetail>),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -509,7 +511,7 @@ pub mod put_result {
         Incarnation(super::ObjectIncarnation),
         /// The space is still the grant's, unless the error is that the grant is not known.
         #[prost(message, tag = "2")]
-        Error(crate::status::ErrorDetail),
+        Error(::prost::alloc::boxed::Box<crate::status::ErrorDetail>),
     }
 }
 /// Whatever of these grants was not put is free again: nothing of it is being written. Grants that
@@ -546,8 +548,10 @@ pub struct ExistResult {
     #[prost(uint32, tag = "2")]
     pub held_ms: u32,
     /// Why the key could not be asked for.
-    #[prost(message, optional, tag = "3")]
-    pub error: ::core::option::Option<crate::status::ErrorDetail>,
+    #[prost(message, optional, boxed, tag = "3")]
+    pub error: ::core::option::Option<
+        ::prost::alloc::boxed::Box<crate::status::ErrorDetail>,
+    >,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RemoveRequest {
@@ -612,7 +616,7 @@ pub mod describe_result {
         #[prost(message, tag = "1")]
         Description(super::ObjectDescription),
         #[prost(message, tag = "2")]
-        Error(crate::status::ErrorDetail),
+        Error(::prost::alloc::boxed::Box<crate::status::ErrorDetail>),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -162,7 +162,6 @@ impl Master {
                 tenant,
                 key,
                 incarnation,
-                leased: true,
             } = effect
             else {
                 continue;

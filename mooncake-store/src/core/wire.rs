@@ -129,7 +129,7 @@ impl SegmentTable {
 }
 
 /// The result that the master gave for a key without a value of its own.
-pub(super) fn key_result(error: Option<ErrorDetail>) -> Result<(), Fault> {
+pub(super) fn key_result(error: Option<Box<ErrorDetail>>) -> Result<(), Fault> {
     error.map_or(Ok(()), |detail| Err(detail.into()))
 }
 

@@ -70,11 +70,11 @@ fn put(
 
 #[test]
 fn eviction_looks_at_what_it_evicts_and_takes_steps() {
-    // So many that what is evicted takes steps beyond the two of a put.
+    // So many that what is evicted takes steps beyond the two of a put, which crosses the watermark.
     let objects = 100_000;
     let (mut state, mut driver) = filled(objects, 0.8999, settings());
     assert_eq!(state.counters().evicted_objects, 0);
-    put(&mut state, &mut driver, objects..objects + 10, LENGTH);
+    put(&mut state, &mut driver, objects..objects + 100, LENGTH);
     let (mut work, mut steps) = (0, 0);
     let before = state.counters().evicted_objects;
     loop {

@@ -160,7 +160,7 @@ impl World {
     }
 }
 
-pub(super) fn error(code: ErrorCode) -> mooncake_proto::status::ErrorDetail {
+pub(super) fn error(code: ErrorCode) -> Box<mooncake_proto::status::ErrorDetail> {
     Fault::new(code, Retry::Never, "no").into()
 }
 
