@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use clap::Args;
-use mooncake_store::{ClientOptions, RealClient};
+use mooncake_store::{BlockingClient, ClientOptions, RealClient};
 
 use super::{Context, block_on, unless_interrupted};
 use crate::cluster::{Cluster, ClusterShape, Process};
@@ -159,15 +159,11 @@ fn client(cluster: &Cluster, run: &str, number: u16, block: Size) -> Result<Proc
 /// When the store cannot be reached, or standard input brings what is no request.
 pub fn run_client(args: &DemoClientArgs) -> Result<Exit, Failure> {
     let lost = |error| Failure::new("the store cannot be used").because(error);
-    block_on(async {
-        let mut options = ClientOptions::default();
-        options.name.clone_from(&args.name);
-        let client = RealClient::connect(&args.master, options)
-            .await
-            .map_err(lost)?;
-        let player = Player::new(client.clone(), &args.run, args.block_bytes.bytes(), BATCH).await;
-        serve_lines(player.map_err(lost)?).await?;
-        client.close(super::CLOSE_BUDGET).await.map_err(lost)?;
-        Ok(Exit::Yes)
-    })
+    let mut options = ClientOptions::default();
+    options.name.clone_from(&args.name);
+    let client = BlockingClient::connect(&args.master, options).map_err(lost)?;
+    let player = Player::new(client.clone(), &args.run, args.block_bytes.bytes(), BATCH);
+    serve_lines(player.map_err(lost)?)?;
+    client.close(super::CLOSE_BUDGET).map_err(lost)?;
+    Ok(Exit::Yes)
 }

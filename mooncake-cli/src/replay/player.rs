@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use mooncake_store::core::PutOptions;
-use mooncake_store::{Client, ErrorCode, Fault, GetInto, PutFrom, RealClient, StoreError};
+use mooncake_store::{BlockingClient, ErrorCode, Fault, GetInto, PutFrom, StoreError};
 use mooncake_tent::Buffer;
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,7 @@ use crate::trace::Request;
 /// Serves one request after the other, with memory of its own for the blocks.
 #[derive(Debug)]
 pub struct Player {
-    client: RealClient,
+    client: BlockingClient,
     /// Makes the keys of this run differ from those of others.
     run: String,
     block_bytes: u64,
@@ -55,16 +55,16 @@ impl Player {
     /// # Errors
     ///
     /// There is no memory for that.
-    pub async fn new(
-        client: RealClient,
+    pub fn new(
+        client: BlockingClient,
         run: &str,
         block_bytes: u64,
         batch: u32,
     ) -> Result<Self, StoreError> {
         let bytes = block_bytes as usize * batch as usize;
         Ok(Self {
-            source: client.allocate(bytes).await?,
-            target: client.allocate(bytes).await?,
+            source: client.allocate(bytes)?,
+            target: client.allocate(bytes)?,
             client,
             run: run.to_owned(),
             block_bytes,
@@ -74,17 +74,16 @@ impl Player {
     }
 
     /// Reads the longest prefix of the request's blocks that the store has, and stores the rest.
-    pub async fn serve(&mut self, request: &Request) -> Served {
+    pub fn serve(&mut self, request: &Request) -> Served {
         let mut served = Served::default();
-        let present = self.longest_prefix(&request.hash_ids, &mut served).await;
+        let present = self.longest_prefix(&request.hash_ids, &mut served);
         let (prefix, rest) = request.hash_ids.split_at(present);
         let mut read = vec![false; prefix.len()];
         // The end of a prefix goes first: it is of no use without its beginning, so it should be
         // the first to be forgotten.
         for start in (0..prefix.len()).step_by(self.batch).rev() {
             let end = prefix.len().min(start + self.batch);
-            self.get(&prefix[start..end], &mut read[start..end], &mut served)
-                .await;
+            self.get(&prefix[start..end], &mut read[start..end], &mut served);
         }
         served.hit = read.iter().take_while(|read| **read).count() as u64;
         let mut seen = HashSet::new();
@@ -99,7 +98,7 @@ impl Player {
             .filter(|id| seen.insert(*id))
             .collect();
         for ids in missing.rchunks(self.batch) {
-            self.put(ids, &mut served).await;
+            self.put(ids, &mut served);
         }
         served
     }
@@ -108,10 +107,10 @@ impl Player {
         Bytes::from(format!("{}/{id}", self.run))
     }
 
-    async fn longest_prefix(&self, ids: &[u64], served: &mut Served) -> usize {
+    fn longest_prefix(&self, ids: &[u64], served: &mut Served) -> usize {
         let keys = ids.iter().map(|id| self.key(*id)).collect();
         let mut present = 0;
-        for result in self.client.exist(keys).await {
+        for result in self.client.exist(keys) {
             match result {
                 Ok(existence) if existence.exists => present += 1,
                 Ok(_) => break,
@@ -129,7 +128,7 @@ impl Player {
         start..start + self.block_bytes
     }
 
-    async fn get(&mut self, ids: &[u64], read: &mut [bool], served: &mut Served) {
+    fn get(&mut self, ids: &[u64], read: &mut [bool], served: &mut Served) {
         let items = ids
             .iter()
             .enumerate()
@@ -139,7 +138,7 @@ impl Player {
             })
             .collect();
         let start = Instant::now();
-        let results = self.client.get_into(items).await;
+        let results = self.client.get_into(items);
         served.get_us.push(micros(start.elapsed()));
         let quiet = all_quiet(&results);
         for (index, result) in results.into_iter().enumerate() {
@@ -171,11 +170,11 @@ impl Player {
         }
         if !quiet {
             // What still moves must not land among the blocks of the next call.
-            replace(&self.client, &mut self.target, served).await;
+            replace(&self.client, &mut self.target, served);
         }
     }
 
-    async fn put(&mut self, ids: &[u64], served: &mut Served) {
+    fn put(&mut self, ids: &[u64], served: &mut Served) {
         for (index, id) in ids.iter().enumerate() {
             pattern::fill(*id, &mut self.block);
             self.source
@@ -191,7 +190,7 @@ impl Player {
             })
             .collect();
         let start = Instant::now();
-        let results = self.client.put_from(items, PutOptions::default()).await;
+        let results = self.client.put_from(items, PutOptions::default());
         served.put_us.push(micros(start.elapsed()));
         let quiet = all_quiet(&results);
         for result in results {
@@ -207,7 +206,7 @@ impl Player {
             }
         }
         if !quiet {
-            replace(&self.client, &mut self.source, served).await;
+            replace(&self.client, &mut self.source, served);
         }
     }
 }
@@ -218,8 +217,8 @@ fn all_quiet<T>(results: &[Result<T, Fault>]) -> bool {
 }
 
 /// Takes new memory; the engine frees the old one when it is quiet.
-async fn replace(client: &RealClient, buffer: &mut Buffer, served: &mut Served) {
-    match client.allocate(buffer.len() as usize).await {
+fn replace(client: &BlockingClient, buffer: &mut Buffer, served: &mut Served) {
+    match client.allocate(buffer.len() as usize) {
         Ok(new) => *buffer = new,
         Err(error) => served.failed(&error.into()),
     }

@@ -10,6 +10,7 @@ use mooncake_store::core::{MasterAnswer, MasterRequest};
 use mooncake_store::master::MasterClient;
 use mooncake_store::{Clock, Fault};
 use tokio::sync::{Mutex, mpsc};
+use tokio::task::block_in_place;
 
 use super::{Player, Served, Tally};
 use crate::output::{Failure, Output};
@@ -37,7 +38,8 @@ pub trait Serve: Send + 'static {
 
 impl Serve for Player {
     async fn serve(&mut self, request: &Request) -> Result<Served, Failure> {
-        Ok(Self::serve(self, request).await)
+        // Its calls block.
+        Ok(block_in_place(|| Self::serve(self, request)))
     }
 }
 

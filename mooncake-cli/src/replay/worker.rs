@@ -1,7 +1,7 @@
 //! A client as a process of its own: requests come as lines on standard input, results go as lines
 //! to standard output.
 
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use std::io::{BufRead, Write};
 
 use super::run::Serve;
 use super::{Player, Served};
@@ -14,18 +14,17 @@ use crate::trace::Request;
 /// # Errors
 ///
 /// A line is no request, or standard output takes no more.
-pub async fn serve_lines(mut player: Player) -> Result<(), Failure> {
-    let mut lines = BufReader::new(tokio::io::stdin()).lines();
-    let mut output = tokio::io::stdout();
+pub fn serve_lines(mut player: Player) -> Result<(), Failure> {
     let closed = |error| Failure::new("standard input or output broke").because(error);
-    while let Some(line) = lines.next_line().await.map_err(closed)? {
-        let request: Request = serde_json::from_str(&line)
+    let mut output = std::io::stdout().lock();
+    for line in std::io::stdin().lock().lines() {
+        let request: Request = serde_json::from_str(&line.map_err(closed)?)
             .map_err(|error| Failure::new("a line is no request").because(error))?;
-        let served = player.serve(&request).await;
+        let served = player.serve(&request);
         let mut text = serde_json::to_string(&served).expect("numbers and text have a JSON form");
         text.push('\n');
-        output.write_all(text.as_bytes()).await.map_err(closed)?;
-        output.flush().await.map_err(closed)?;
+        output.write_all(text.as_bytes()).map_err(closed)?;
+        output.flush().map_err(closed)?;
     }
     Ok(())
 }

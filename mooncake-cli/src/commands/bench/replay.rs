@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
-use mooncake_store::{ClientOptions, RealClient, StoreError};
+use mooncake_store::{BlockingClient, ClientOptions, StoreError};
+use tokio::task::block_in_place;
 
 use crate::bench::cpp::{self, ReplayCase, Wheel};
 use crate::cluster::{Cluster, ClusterShape};
@@ -186,15 +188,22 @@ async fn measure(
         options.name = format!("{run}/{number}");
         options.operation_deadline = settings.operation_deadline;
         options.connect_deadline = settings.connect_deadline;
-        let client = RealClient::connect(address, options)
-            .await
-            .map_err(unusable)?;
-        let player = Player::new(client.clone(), &run, args.block_bytes.bytes(), args.batch).await;
-        players.push(player.map_err(unusable)?);
+        if plan.speed.is_none() {
+            // What is kept would be kept for minutes of the trace.
+            options.keep_look_ups = Duration::ZERO;
+        }
+        let (block_bytes, batch) = (args.block_bytes.bytes(), args.batch);
+        let (client, player) = block_in_place(|| {
+            let client = BlockingClient::connect(address, options)?;
+            let player = Player::new(client.clone(), &run, block_bytes, batch)?;
+            Ok((client, player))
+        })
+        .map_err(unusable)?;
+        players.push(player);
         clients.push(client);
     }
     let asked = |error| Failure::new("the master cannot be asked").because(error);
-    let master = clients[0].master();
+    let master = clients[0].client().master();
     let (evicted_before, _) = totals(master).await.map_err(asked)?;
     let bar = context
         .output
@@ -205,7 +214,7 @@ async fn measure(
     summary.evicted_objects = evicted.saturating_sub(evicted_before);
     summary.nodes = nodes;
     for client in &clients {
-        client.close(CLOSE_BUDGET).await.map_err(unusable)?;
+        block_in_place(|| client.close(CLOSE_BUDGET)).map_err(unusable)?;
     }
     if let Some(cluster) = cluster {
         cluster.stop().await?;
