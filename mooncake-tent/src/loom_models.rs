@@ -85,8 +85,8 @@ fn spec(local: SmallVec<[LocalSlice; 1]>) -> TaskSpec {
 /// One more task of `batch`.
 fn add(tasks: &Tasks, batch: &Arc<BatchState>) -> TaskRef {
     let mut refs = Vec::new();
-    let one = [(spec(SmallVec::new()), false)];
-    tasks.add(batch, one.into_iter(), &mut refs).unwrap();
+    tasks.take(batch, 1, &mut refs).unwrap();
+    tasks.begin(batch, &refs, [(spec(SmallVec::new()), false)]);
     refs[0]
 }
 
@@ -131,10 +131,10 @@ fn a_reference_that_is_stale_does_not_reach_the_next_task_of_its_cell() {
                 tasks.split(old, 5);
                 tasks.finish(old, cancelled(), true);
                 tasks.settle(old);
-                tasks.release(old);
+                tasks.release(&[old]);
             })
         };
-        tasks.release(old);
+        tasks.release(&[old]);
         let next = add(&tasks, &batch);
         late.join().unwrap();
         assert_eq!(tasks.outcome(next), None);
@@ -156,7 +156,7 @@ fn a_cell_is_freed_once_whether_its_batch_or_its_bytes_end_first() {
                 tasks.settle(task);
             })
         };
-        tasks.release(task);
+        tasks.release(&[task]);
         link.join().unwrap();
         assert!(tasks.is_empty() && batch.is_quiescent());
         assert_ne!(add(&tasks, &batch), add(&tasks, &batch));
@@ -199,8 +199,8 @@ fn law_03_who_sees_quiet_sees_the_outcome_and_no_byte_moves_after_it() {
         let (buffer, payload) = (buffer(), Arc::new(Payload::default()));
         let local = LocalSlice::new(buffer.lease(None).unwrap(), 0..LENGTH).unwrap();
         let mut refs = Vec::new();
-        let one = [(spec(smallvec![local]), false)];
-        tasks.add(&batch, one.into_iter(), &mut refs).unwrap();
+        tasks.take(&batch, 1, &mut refs).unwrap();
+        tasks.begin(&batch, &refs, [(spec(smallvec![local]), false)]);
         let task = refs[0];
         let link = {
             let (tasks, payload) = (Arc::clone(&tasks), Arc::clone(&payload));

@@ -148,11 +148,14 @@ async fn a_dead_peer_is_dialled_now_and_then_however_much_is_submitted() {
 async fn law_01_a_write_of_which_a_part_was_applied_is_never_sent_again() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let owner = engine_at(listener.local_addr().unwrap()).await;
-    let remote = buffer(&owner, 1 << 20, Permission::PeersReadWrite).await;
+    // So many slices that each of the lanes gets some.
+    const SLICE: u64 = 1 << 20;
+    const ALL: u64 = 4 * SLICE;
+    let remote = buffer(&owner, ALL as usize, Permission::PeersReadWrite).await;
     let mut config = TcpConfig::default();
-    config.slice_bytes = 256 << 10;
+    config.slice_bytes = SLICE;
     let engine = engine_with(config).await;
-    let local = buffer(&engine, 1 << 20, Permission::Local).await;
+    let local = buffer(&engine, ALL as usize, Permission::Local).await;
     let segment = open(&engine, &owner).await;
     let payloads = Arc::new(AtomicUsize::new(0));
     let (target, counted) = (owner.incarnation(), Arc::clone(&payloads));
@@ -184,9 +187,9 @@ async fn law_01_a_write_of_which_a_part_was_applied_is_never_sent_again() {
     assert!(matches!(error.reason, Reason::Unreachable(_)), "{error}");
     assert_eq!(error.applied, Applied::Unknown, "{error}");
     let progress = error.progress.unwrap();
-    assert!(progress.bytes > 0 && progress.bytes < 1 << 20, "{error}");
+    assert!(progress.bytes > 0 && progress.bytes < ALL, "{error}");
     let sent = payloads.load(Ordering::Relaxed) as u64;
-    assert_eq!(sent * (256 << 10), progress.bytes, "each part once");
+    assert_eq!(sent * SLICE, progress.bytes, "each part once");
 }
 
 struct Panics;

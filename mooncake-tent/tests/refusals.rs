@@ -123,3 +123,42 @@ async fn a_request_that_is_refused_in_part_does_not_claim_that_nothing_was_appli
     assert_eq!(error.applied, Applied::Unknown);
     assert!(error.quiescent);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_a_long_batch_each_task_ends_with_what_became_of_it() {
+    const TASKS: u64 = 150;
+    const BLOCK: u64 = 24;
+    let (owner, engine) = (engine().await, engine().await);
+    let len = (TASKS * BLOCK) as usize;
+    let remote = buffer(&owner, len, Permission::PeersRead).await;
+    let local = buffer(&engine, len, Permission::Local).await;
+    remote.memory().write_at(0, &pattern(1, len));
+    let segment = open(&engine, &owner).await;
+    // Some are not even posted, some the owner refuses, and never at the same places of a portion.
+    let fails = |i: u64| (i % 7 == 3).then_some(Reason::UnknownRegistration);
+    let refused = |i: u64| (i % 11 == 5).then_some(Reason::Permission);
+    let request = |i: u64| {
+        let slice = local.slice(i * BLOCK..(i + 1) * BLOCK).unwrap();
+        let at = address(&remote, i * BLOCK);
+        match (fails(i), refused(i)) {
+            (Some(_), _) => Request::read(slice, &segment, RemoteRange::Address(1)),
+            (None, Some(_)) => Request::write(slice, &segment, at),
+            (None, None) => Request::read(slice, &segment, at),
+        }
+    };
+    let batch = submit(&engine, (0..TASKS).map(request).collect());
+    terminal(&batch).await;
+    let mut wanted = pattern(1, len);
+    for i in 0..TASKS {
+        let end = batch.outcome(i as usize).unwrap();
+        let reason = end.error().map(|error| error.reason.clone());
+        let failed = fails(i).or_else(|| refused(i));
+        assert_eq!(reason, failed, "task {i}");
+        if failed.is_some() {
+            wanted[(i * BLOCK) as usize..][..BLOCK as usize].fill(0);
+        }
+    }
+    assert_same(&bytes(&local, 0, len), &wanted, "what was read");
+    drop(batch);
+    assert_eq!(engine.tasks_in_use(), 0);
+}

@@ -479,10 +479,12 @@ impl Shared {
         let mut refs = Vec::new();
         if let Some(spec) = engine.spec(flight.real).filter(|_| flight.most > 0) {
             let spec = shortened(spec, flight.most);
-            let copies = (0..flight.copies).map(|_| (spec.clone(), false));
-            let copies: Vec<_> = copies.collect();
-            let added = ours.add(&state, copies.into_iter(), &mut refs);
-            let posted = added.and_then(|()| flight.sub_batch.submit_transfer_tasks(&refs));
+            let taken = ours.take(&state, flight.copies as usize, &mut refs);
+            let posted = taken.and_then(|()| {
+                let copies = (0..flight.copies).map(|_| (spec.clone(), false));
+                ours.begin(&state, &refs, copies);
+                flight.sub_batch.submit_transfer_tasks(&refs)
+            });
             if posted.is_err() {
                 for task in &refs {
                     let reason = Reason::Broken("the link refuses it".into());
@@ -566,13 +568,13 @@ impl Shared {
                 engine.settle(flight.real);
             }
             if quiet {
-                forget(ours, refs);
+                ours.release(refs);
                 return true;
             }
         }
         if quiet {
             engine.settle(flight.real);
-            forget(ours, refs);
+            ours.release(refs);
         }
         quiet
     }
@@ -623,12 +625,6 @@ impl Shared {
             tokio::time::sleep(GLANCE).await;
         }
         true
-    }
-}
-
-fn forget(tasks: &Tasks, refs: &[TaskRef]) {
-    for task in refs {
-        tasks.release(*task);
     }
 }
 

@@ -260,9 +260,7 @@ impl Drop for Batch {
         if !self.parts().state.is_terminal() {
             self.hand_over();
         }
-        for task in &self.parts().refs {
-            self.tasks.release(*task);
-        }
+        self.tasks.release(&self.parts().refs);
         self.tasks.batch_closed();
         if let Some(parts) = self.parts.take().filter(|parts| parts.state.is_quiescent()) {
             self.pool.put(parts);

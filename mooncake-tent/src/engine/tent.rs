@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use arc_swap::Guard;
 use mooncake_proto::tent as wire;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -24,7 +25,7 @@ use crate::{
     identity::{Generation, Incarnation, RegistrationId},
     memory::{LocalBuffer, Memory, Permission},
     platform::after,
-    segment::{BufferDescriptor, Segment, SegmentDescriptor, SegmentManager, Span},
+    segment::{BufferDescriptor, Known, Segment, SegmentDescriptor, SegmentManager, Span},
     selector::{LinkFacts, Ranking, RequestFacts, TransportSelector},
     transport::{
         BoxFuture, InstallContext, Op, Origin, Outcome, RetryHook, TaskRef, TaskSlab, TaskSpec,
@@ -34,6 +35,9 @@ use crate::{
 
 /// How long the refresh of a stale descriptor may take if the task names no deadline.
 const REFRESH_BUDGET: Duration = Duration::from_secs(1);
+
+/// So many tasks are posted at once.
+const TOGETHER: usize = 32;
 
 /// Moves bytes between this process's buffers and open segments, over the links that it was given.
 /// Clones are the same engine.
@@ -234,7 +238,7 @@ impl TransferEngine for TentEngine {
     fn warm_up<'a>(&'a self, segment: &'a Segment, budget: Duration) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let peer = Arc::clone(segment.known().descriptor.peer());
-            let link = self.shared.link_for(Op::Read, segment);
+            let link = self.shared.link_for(Op::Read, segment, &segment.known());
             let link = link.ok_or_else(|| self.shared.no_route(Op::Read, segment))?;
             self.shared.parts.links[link].warm_up(&peer, budget).await
         })
@@ -284,10 +288,21 @@ impl TransferEngine for TentEngine {
     }
 }
 
-/// What is known before a task is posted.
-struct Plan {
-    link: Option<usize>,
-    spec: TaskSpec,
+/// What was known of a segment before anything of it was looked up for a request; serves those that
+/// follow and name the same one.
+struct Outlook {
+    /// A fence that comes later counts.
+    fences: u64,
+    known: Guard<Arc<Known>>,
+}
+
+impl Outlook {
+    fn of(segment: &Segment) -> Self {
+        Self {
+            fences: segment.fences().count(),
+            known: segment.known(),
+        }
+    }
 }
 
 impl Shared {
@@ -313,21 +328,35 @@ impl Shared {
         scratch: &mut Scratch,
     ) -> Result<()> {
         let patience = after(self.parts.patience);
+        let mut outlook: Option<Outlook> = None;
         for request in requests {
-            let Plan { link, spec } = self.plan(request, patience)?;
-            let refreshable = spec.origin.is_some();
-            scratch.specs.push((spec, refreshable));
-            scratch.links.push(link);
+            let before = scratch
+                .specs
+                .last()
+                .and_then(|(spec, _)| spec.origin.as_ref());
+            let same = before.is_some_and(|origin| origin.segment.is(&request.segment));
+            let outlook = match &mut outlook {
+                Some(outlook) if same => outlook,
+                place => place.insert(Outlook::of(&request.segment)),
+            };
+            self.plan(request, patience, outlook, scratch)?;
         }
         let first = batch.len();
         let (state, refs) = batch.opened();
         let tasks = &self.parts.context.tasks;
-        tasks.add(state, scratch.specs.drain(..), refs)?;
-        self.post(batch, first, &scratch.links);
+        tasks.take(state, scratch.specs.len(), refs)?;
+        self.post(batch, first, scratch);
         Ok(())
     }
 
-    fn plan(&self, request: Request, patience: Instant) -> Result<Plan> {
+    /// Adds what becomes of a request.
+    fn plan(
+        &self,
+        request: Request,
+        patience: Instant,
+        outlook: &Outlook,
+        scratch: &mut Scratch,
+    ) -> Result<()> {
         let length = request.length();
         if length == 0 {
             return Err(Error::Invalid(
@@ -335,16 +364,12 @@ impl Shared {
             ));
         }
         let deadline = request.deadline.unwrap_or(patience);
-        // Before anything is looked up: a fence that comes later counts.
-        let fences = request.segment.fences().count();
-        let known = request.segment.known();
-        let link = self.link_for(request.op, &request.segment);
+        let Outlook { fences, known } = outlook;
+        let link = self.link_for(request.op, &request.segment, known);
         let link = link.ok_or_else(|| self.no_route(request.op, &request.segment))?;
         let span = known.resolve(request.remote, length);
-        let peer = Arc::clone(known.descriptor.peer());
-        drop(known);
         // Our own descriptor is never stale, so there is nothing to learn anew.
-        let refreshable = request.segment.incarnation() != self.parts.context.incarnation;
+        let refreshable = known.descriptor.incarnation() != self.parts.context.incarnation;
         let Span {
             registration,
             generation,
@@ -354,32 +379,41 @@ impl Shared {
             generation: Generation(0),
             offset: 0,
         });
-        Ok(Plan {
-            link: span.map(|_| link),
-            spec: TaskSpec {
-                op: request.op,
-                local: request.local,
-                peer,
-                registration,
-                generation,
-                offset,
-                length,
-                deadline: Some(deadline),
-                origin: refreshable.then_some(Origin {
-                    segment: request.segment,
-                    range: request.remote,
-                    fences,
-                }),
-            },
-        })
+        let spec = TaskSpec {
+            op: request.op,
+            local: request.local,
+            peer: Arc::clone(known.descriptor.peer()),
+            registration,
+            generation,
+            offset,
+            length,
+            deadline: Some(deadline),
+            origin: refreshable.then_some(Origin {
+                segment: request.segment,
+                range: request.remote,
+                fences: *fences,
+            }),
+        };
+        scratch.specs.push((spec, refreshable));
+        scratch.links.push(span.map(|_| link));
+        Ok(())
     }
 
     /// Hands the batch's tasks from `first` on to their links.
-    fn post(&self, batch: &mut Batch, first: usize, links: &[Option<usize>]) {
+    fn post(&self, batch: &mut Batch, first: usize, scratch: &mut Scratch) {
+        let Scratch { specs, links } = scratch;
+        let mut specs = specs.drain(..);
         let mut start = first;
-        // Neighbours on the same link are posted together.
-        for run in links.chunk_by(|a, b| a == b) {
+        // Neighbours on the same link are posted together, but so that the peer has begun with the
+        // first of many before we are through with the last.
+        let together = links
+            .chunk_by(|a, b| a == b)
+            .flat_map(|run| run.chunks(TOGETHER));
+        for run in together {
             let end = start + run.len();
+            let (state, refs) = batch.opened();
+            let tasks = &self.parts.context.tasks;
+            tasks.begin(state, &refs[start..end], &mut specs);
             match run[0] {
                 Some(link) => {
                     let transport = &self.parts.links[link];
@@ -457,7 +491,8 @@ impl Shared {
             let span = known.resolve(range, spec.length);
             span.map(|span| (span, Arc::clone(known.descriptor.peer())))
         };
-        let (Some((span, peer)), Some(link)) = (resolved, self.link_for(spec.op, &segment)) else {
+        let link = self.link_for(spec.op, &segment, &segment.known());
+        let (Some((span, peer)), Some(link)) = (resolved, link) else {
             return self.fail(&[task], &Reason::UnknownRegistration, Stage::Resolve);
         };
         spec.peer = peer;
@@ -488,8 +523,7 @@ impl Shared {
         }
     }
 
-    fn link_for(&self, op: Op, segment: &Segment) -> Option<usize> {
-        let known = segment.known();
+    fn link_for(&self, op: Op, segment: &Segment, known: &Known) -> Option<usize> {
         known.route(op, || {
             let ranking = self.rank(op, &known.descriptor);
             tracing::debug!(%op, segment = segment.name(), %ranking, "a link was chosen");

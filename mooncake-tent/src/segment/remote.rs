@@ -111,6 +111,11 @@ impl Segment {
         self.known().descriptor.clone()
     }
 
+    /// They are clones of each other.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
     pub(crate) fn known(&self) -> Guard<Arc<Known>> {
         self.shared.known.load()
     }

@@ -177,20 +177,20 @@ pub fn receive(pieces: &[&[u8]]) -> Heard {
         .iter()
         .map(|awaited| awaiting(awaited, &local, &mut at, &peer))
         .collect();
-    let entries = specs.iter().map(|spec| (spec.clone(), false));
     tasks
-        .add(&batch, entries, &mut refs)
+        .take(&batch, specs.len(), &mut refs)
         .expect("there is room");
+    let entries = specs.iter().map(|spec| (spec.clone(), false));
+    tasks.begin(&batch, &refs, entries);
 
     let config = TcpConfig {
         spin: Duration::ZERO,
         ..TcpConfig::default()
     };
     let lane = Lane::new(1, life(2), Arc::clone(&tasks), &config, Arc::default());
-    for (task, spec) in refs.iter().zip(specs) {
-        lane.post(post(*task, spec))
-            .expect("the lane is not broken");
-    }
+    let posts = refs.iter().zip(specs);
+    let mut posts: Vec<_> = posts.map(|(task, spec)| post(*task, spec)).collect();
+    assert!(lane.post(&mut posts), "the lane is not broken");
     let (ours, theirs) = sockets(pieces);
     lane.connected(ours, LaneClock::start());
     lane.flush();

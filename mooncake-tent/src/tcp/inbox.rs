@@ -107,6 +107,20 @@ impl Inbox {
         Some(message)
     }
 
+    /// What has arrived.
+    pub(super) fn waiting(&self) -> &[u8] {
+        &self.buffer[self.start..self.end]
+    }
+
+    /// Moves a payload that is wholly here to its place.
+    pub(super) fn place(&mut self, slices: &[LocalSlice]) {
+        for slice in slices {
+            let piece = slice.piece();
+            piece.fill(&self.buffer[self.start..self.start + piece.len()]);
+            self.start += piece.len();
+        }
+    }
+
     /// Moves what has arrived of a payload to its place.
     pub(super) fn deliver(&mut self, cursor: &mut Cursor) {
         let here = (self.end - self.start).min(cursor.remaining.min(BUFFER as u64) as usize);

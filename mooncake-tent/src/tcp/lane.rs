@@ -1,5 +1,6 @@
 //! An initiator's connection to a peer: requests in a window, answers in their order.
 
+mod answers;
 #[cfg(all(test, mooncake_loom))]
 mod loom_models;
 mod relief;
@@ -124,6 +125,8 @@ pub(super) struct Receiver {
     inbox: Inbox,
     /// The read whose payload is arriving.
     reading: Option<(Pending, Sink)>,
+    /// Requests whose answers are wholly here; empty between steps.
+    whole: Vec<Pending>,
     answered: u64,
     pub(super) spin: Spin,
 }
@@ -210,6 +213,7 @@ impl Lane {
             receiver: Mutex::new(Receiver {
                 inbox: Inbox::new(),
                 reading: None,
+                whole: Vec::new(),
                 answered: 0,
                 spin: Spin::new(config.spin),
             }),
@@ -314,47 +318,50 @@ impl Lane {
         }
     }
 
-    /// Queues a request; `Err` gives it back if the lane is broken.
-    pub(super) fn post(&self, post: Post) -> Result<(), Post> {
+    /// Queues requests; `false` leaves them there if the lane is broken.
+    pub(super) fn post(&self, posts: &mut Vec<Post>) -> bool {
         let mut sender = self.outbox.lock();
         if self.is_broken() {
-            return Err(post);
+            return false;
         }
-        let tag = sender.next_tag;
-        sender.next_tag += 1;
-        let header = RequestHeader {
-            verb: post.verb,
-            deadline_us: sender.clock.map_or(0, |clock| clock.to_wire(post.deadline)),
-            tag,
-            registration: post.registration,
-            generation: post.generation,
-            offset: post.offset,
-            length: post.length,
-        };
-        let (payload, local) = match post.verb {
-            Verb::Write => (post.local, SmallVec::new()),
-            Verb::Read | Verb::Fence => (SmallVec::new(), post.local),
-        };
-        self.load_more(post.length);
-        self.pending.lock().push_back(Pending {
-            task: Some(post.task),
-            verb: post.verb,
-            tag,
-            local,
-            length: post.length,
-            deadline: post.deadline,
-            unwanted: false,
-        });
-        let before = sender.posted;
-        sender.posted += post.length;
-        sender.outbox.push(Frame {
-            tag,
-            before,
-            header: header.encode(),
-            payload,
-            deadline: post.deadline,
-        });
-        Ok(())
+        self.load_more(posts.iter().map(|post| post.length).sum());
+        let mut pending = self.pending.lock();
+        for post in posts.drain(..) {
+            let tag = sender.next_tag;
+            sender.next_tag += 1;
+            let header = RequestHeader {
+                verb: post.verb,
+                deadline_us: sender.clock.map_or(0, |clock| clock.to_wire(post.deadline)),
+                tag,
+                registration: post.registration,
+                generation: post.generation,
+                offset: post.offset,
+                length: post.length,
+            };
+            let (payload, local) = match post.verb {
+                Verb::Write => (post.local, SmallVec::new()),
+                Verb::Read | Verb::Fence => (SmallVec::new(), post.local),
+            };
+            pending.push_back(Pending {
+                task: Some(post.task),
+                verb: post.verb,
+                tag,
+                local,
+                length: post.length,
+                deadline: post.deadline,
+                unwanted: false,
+            });
+            let before = sender.posted;
+            sender.posted += post.length;
+            sender.outbox.push(Frame {
+                tag,
+                before,
+                header: header.encode(),
+                payload,
+                deadline: post.deadline,
+            });
+        }
+        true
     }
 
     /// Sends what the socket and the window take now. `true`: frames wait for the socket.
@@ -490,17 +497,20 @@ impl Lane {
             self.answered(receiver, pending, Outcome::Completed { bytes });
             return Ok(true);
         }
+        if self.take_whole(receiver) {
+            return Ok(true);
+        }
         let Some(bytes) = receiver.inbox.message::<ANSWER_BYTES>() else {
             return Ok(false);
         };
         let answer = AnswerHeader::decode(&bytes).map_err(|what| violation(&what.to_string()))?;
-        let pending = self.take_answered(&answer)?;
+        let mut pending = self.take_answered(&answer)?;
         match (answer.status, pending.verb) {
             (Status::Applied, Verb::Read) => {
                 let sink = match pending.task {
                     Some(_) => {
                         receiver.inbox.expect(pending.length);
-                        Sink::Place(Cursor::new(pending.local.clone()))
+                        Sink::Place(Cursor::new(std::mem::take(&mut pending.local)))
                     }
                     None => {
                         receiver.inbox.expect_nothing();
@@ -522,31 +532,6 @@ impl Lane {
             (Status::StillRunning, _) => unreachable!("it fits no request of a lane"),
         }
         Ok(true)
-    }
-
-    /// The request that `answer` fits. On a violation it stays where [`fail`](Self::fail) finds it.
-    fn take_answered(&self, answer: &AnswerHeader) -> Result<Pending, Reason> {
-        if !self.was_sent(answer.tag) {
-            return Err(violation("an answer to what was not asked yet"));
-        }
-        let mut queue = self.pending.lock();
-        let Some(oldest) = queue.front() else {
-            return Err(violation("an answer that nobody asked for"));
-        };
-        if answer.tag != oldest.tag || answer.verb != oldest.verb {
-            return Err(violation("an answer out of order"));
-        }
-        let length = match (answer.status, oldest.verb) {
-            (Status::Applied, Verb::Read) => Some(oldest.length),
-            (Status::Applied | Status::Refused(_), _) => Some(0),
-            (Status::StillRunning, _) => None,
-        };
-        if length != Some(answer.length) {
-            return Err(violation("an answer that does not fit its request"));
-        }
-        queue
-            .pop_front()
-            .ok_or_else(|| violation("an answer that nobody asked for"))
     }
 
     fn answered(&self, receiver: &mut Receiver, pending: Pending, end: Outcome) {
@@ -626,7 +611,6 @@ impl Lane {
             *sink = Sink::Nowhere(cursor.remaining());
             receiver.inbox.expect_nothing();
             pending.task = None;
-            pending.local.clear();
             self.tasks.finish(task, self.cancelled_read(), true);
         }
     }

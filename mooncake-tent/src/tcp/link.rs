@@ -33,7 +33,7 @@ use crate::{
 pub(super) const NAME: &str = "tcp";
 
 /// Requests go to one lane up to here, then to the least loaded.
-const LANE_SHARE: u64 = 256 << 10;
+const LANE_SHARE: u64 = 1 << 20;
 /// With so much to do a lane is worth a thread of its own.
 const THREAD_SHARE: u64 = 1 << 20;
 
@@ -154,6 +154,7 @@ impl Transport for TcpTransport {
             tasks: Arc::clone(&installed.tasks),
             peers: Arc::clone(&installed.peers),
             carriers: Mutex::default(),
+            plan: Mutex::default(),
         }))
     }
 
@@ -224,6 +225,16 @@ struct TcpSubBatch {
     tasks: Tasks,
     peers: Arc<Peers>,
     carriers: Mutex<SmallVec<[Carrier; 2]>>,
+    plan: Mutex<Plan>,
+}
+
+/// What a submission is made with, and leaves for the next one of the same batch.
+#[derive(Debug, Default)]
+struct Plan {
+    /// For the lane whose turn it is; empty between submissions.
+    posts: Vec<Post>,
+    /// The last lane that was given something, and how much in its turn.
+    last: Option<(u64, u64)>,
 }
 
 /// A lane of a batch.
@@ -235,39 +246,60 @@ struct Carrier {
 }
 
 impl TcpSubBatch {
-    fn post(&self, task: TaskRef, mut spec: Posting, turn: &mut Turn) {
-        let most = self.peers.config().slice_bytes.max(1);
-        let slices = spec.length.div_ceil(most);
-        if slices > 1 {
-            self.tasks
-                .split(task, u32::try_from(slices).unwrap_or(u32::MAX));
+    /// Adds what `task` asks to what the lane whose turn it is will be given.
+    fn plan(&self, task: TaskRef, spec: Posting, turn: &mut Turn, posts: &mut Vec<Post>) {
+        let whole = Post {
+            task,
+            verb: match spec.op {
+                Op::Read => Verb::Read,
+                Op::Write => Verb::Write,
+            },
+            local: spec.local,
+            registration: spec.registration,
+            generation: spec.generation,
+            offset: spec.offset,
+            length: spec.length,
+            deadline: spec.deadline,
+        };
+        let slices = spec.length.div_ceil(self.peers.config().slice_bytes.max(1));
+        if slices == 1 {
+            return self.add(whole, turn, posts);
         }
+        self.tasks
+            .split(task, u32::try_from(slices).unwrap_or(u32::MAX));
         let at = |i: u64| (u128::from(spec.length) * u128::from(i) / u128::from(slices)) as u64;
         for i in 0..slices {
             let (start, end) = (at(i), at(i + 1));
-            let post = Post {
-                task,
-                verb: match spec.op {
-                    Op::Read => Verb::Read,
-                    Op::Write => Verb::Write,
-                },
-                local: match slices {
-                    1 => std::mem::take(&mut spec.local),
-                    _ => cut(&spec.local, start, end),
-                },
-                registration: spec.registration,
-                generation: spec.generation,
-                offset: spec.offset + start,
+            let part = Post {
+                local: cut(&whole.local, start, end),
+                offset: whole.offset + start,
                 length: end - start,
-                deadline: spec.deadline,
+                ..whole
             };
-            let lane = turn.next(post.length);
-            if let Err(post) = lane.post(post) {
-                let broken = || Reason::Broken("the lane ended meanwhile".into());
-                let reason = lane.why().unwrap_or_else(broken);
-                let error = TransferError::unstarted(reason, Stage::Post, Some(spec.peer));
-                self.tasks.finish(post.task, Outcome::Failed(error), true);
-            }
+            self.add(part, turn, posts);
+        }
+    }
+
+    fn add(&self, post: Post, turn: &mut Turn, posts: &mut Vec<Post>) {
+        if turn.is_over() {
+            self.post(turn, posts);
+            turn.pass_on();
+        }
+        turn.given += post.length;
+        posts.push(post);
+    }
+
+    /// Queues what was planned for the lane whose turn it is.
+    fn post(&self, turn: &Turn, posts: &mut Vec<Post>) {
+        let lane = &turn.lanes[turn.current];
+        if lane.post(posts) {
+            return;
+        }
+        for post in posts.drain(..) {
+            let broken = || Reason::Broken("the lane ended meanwhile".into());
+            let reason = lane.why().unwrap_or_else(broken);
+            let error = TransferError::unstarted(reason, Stage::Post, Some(lane.peer()));
+            self.tasks.finish(post.task, Outcome::Failed(error), true);
         }
     }
 
@@ -329,7 +361,7 @@ fn cut(local: &[LocalSlice], start: u64, end: u64) -> SmallVec<[LocalSlice; 1]> 
     parts
 }
 
-/// Whose turn it is to take the next request of a batch.
+/// Whose turn it is to take the next requests of a batch.
 struct Turn {
     lanes: Lanes,
     current: usize,
@@ -337,24 +369,35 @@ struct Turn {
 }
 
 impl Turn {
-    fn new(lanes: Lanes) -> Self {
-        Self {
+    /// Goes on with the lane that was `last` and what it was given.
+    fn new(lanes: Lanes, last: Option<(u64, u64)>) -> Self {
+        let known = last.and_then(|(id, given)| {
+            let current = lanes.iter().position(|lane| lane.id() == id)?;
+            Some((current, given))
+        });
+        let (current, given) = known.unwrap_or_default();
+        let mut turn = Self {
             lanes,
-            current: 0,
-            given: u64::MAX,
+            current,
+            given,
+        };
+        if known.is_none() {
+            turn.pass_on();
         }
+        turn
     }
 
-    fn next(&mut self, length: u64) -> &SharedLane {
-        if self.given >= LANE_SHARE {
-            let loads = self.lanes.iter().map(|lane| lane.load()).enumerate();
-            let (least, _) = loads
-                .min_by_key(|(_, load)| *load)
-                .expect("a peer has a lane");
-            (self.current, self.given) = (least, 0);
-        }
-        self.given += length;
-        &self.lanes[self.current]
+    fn is_over(&self) -> bool {
+        self.given >= LANE_SHARE
+    }
+
+    /// It is the turn of whoever has least to do.
+    fn pass_on(&mut self) {
+        let loads = self.lanes.iter().map(|lane| lane.load()).enumerate();
+        let (least, _) = loads
+            .min_by_key(|(_, load)| *load)
+            .expect("a peer has a lane");
+        (self.current, self.given) = (least, 0);
     }
 }
 
@@ -363,6 +406,7 @@ impl SubBatch for TcpSubBatch {
         let mut turn: Option<(PeerId, Turn)> = None;
         let mut used = Lanes::new();
         let now = Instant::now();
+        let Plan { mut posts, last } = std::mem::take(&mut *self.plan.lock());
         for task in tasks {
             let Some(spec) = self.tasks.posting(*task) else {
                 continue;
@@ -377,8 +421,11 @@ impl SubBatch for TcpSubBatch {
                 };
                 match self.lanes_of(&whole.peer) {
                     Ok(lanes) => {
+                        if let Some((_, before)) = &turn {
+                            self.post(before, &mut posts);
+                        }
                         used.extend(lanes.iter().cloned());
-                        turn = Some((spec.peer, Turn::new(lanes)));
+                        turn = Some((spec.peer, Turn::new(lanes, last)));
                     }
                     Err(error) => {
                         self.tasks.finish(*task, Outcome::Failed(error), true);
@@ -387,8 +434,13 @@ impl SubBatch for TcpSubBatch {
                 }
             }
             let (_, turn) = turn.as_mut().expect("it was just made");
-            self.post(*task, spec, turn);
+            self.plan(*task, spec, turn, &mut posts);
         }
+        let last = turn.map(|(_, turn)| {
+            self.post(&turn, &mut posts);
+            (turn.lanes[turn.current].id(), turn.given)
+        });
+        *self.plan.lock() = Plan { posts, last };
         self.carry(used);
         Ok(())
     }
@@ -422,6 +474,7 @@ impl SubBatch for TcpSubBatch {
 
     fn recycle(&mut self) -> bool {
         self.carriers.get_mut().clear();
+        self.plan.get_mut().last = None;
         true
     }
 
@@ -499,4 +552,56 @@ fn sleep(driven: &Driven<'_>, most: Duration) {
     let timeout = Timespec::try_from(most).expect("at most 50 ms");
     // Whether it was woken, interrupted or timed out: the caller looks again.
     let _woken = poll(&mut sockets, Some(&timeout));
+}
+
+#[cfg(test)]
+#[cfg(not(mooncake_loom))]
+mod tests {
+    use super::*;
+    use crate::{
+        identity::Generation,
+        tcp::lane::{Lane, PeerLoad},
+        transport::TaskSlab,
+    };
+
+    fn post(length: u64) -> Post {
+        Post {
+            task: TaskRef::NONE,
+            verb: Verb::Read,
+            local: SmallVec::new(),
+            registration: RegistrationId(1),
+            generation: Generation(1),
+            offset: 0,
+            length,
+            deadline: None,
+        }
+    }
+
+    #[test]
+    fn a_batch_that_comes_in_portions_stays_on_a_lane_for_its_share() {
+        let tasks: Tasks = Arc::new(TaskSlab::new());
+        let (config, load) = (TcpConfig::default(), Arc::<PeerLoad>::default());
+        let peer = PeerId::from_u64(1).unwrap();
+        let lane = |id| Lane::new(id, peer, Arc::clone(&tasks), &config, Arc::clone(&load));
+        let lanes: Lanes = (1..=2).map(|id| Arc::new(lane(id))).collect();
+        let portion = |last, bytes| {
+            let mut turn = Turn::new(lanes.clone(), last);
+            if turn.is_over() {
+                turn.pass_on();
+            }
+            let lane = &turn.lanes[turn.current];
+            assert!(lane.post(&mut vec![post(bytes)]));
+            turn.given += bytes;
+            Some((lane.id(), turn.given))
+        };
+        let half = LANE_SHARE / 2;
+        let first = portion(None, half);
+        assert_eq!(first, Some((1, half)));
+        let second = portion(first, half);
+        assert_eq!(second, Some((1, LANE_SHARE)));
+        assert_eq!(portion(second, half), Some((2, half)), "its share is full");
+        // Another batch goes where there is least to do, and so does one whose lane has gone.
+        assert_eq!(portion(None, half), Some((2, half)));
+        assert_eq!(portion(Some((3, 0)), 1), Some((1, 1)));
+    }
 }

@@ -12,7 +12,8 @@ use crate::{
 /// A future behind a pointer, as `dyn` traits return it.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// One kind of link: TCP, shared memory, RDMA, UB. Crossed once per batch, never once per slice.
+/// One kind of link: TCP, shared memory, RDMA, UB. Crossed once per batch, or per
+/// portion of a long one, never once per slice.
 pub trait Transport: fmt::Debug + Send + Sync + 'static {
     /// Names the link in descriptors, policies and metrics.
     fn name(&self) -> &'static str;

@@ -5,6 +5,8 @@ use std::{
     time::Instant,
 };
 
+use smallvec::SmallVec;
+
 use super::{BatchState, Op, Outcome, Posting, TaskRef, TaskSpec};
 use crate::{
     error::{Applied, Error, Progress, Reason, Result, Retry, Stage, TransferError},
@@ -106,14 +108,13 @@ impl TaskSlab {
         }
     }
 
-    /// Takes cells for `specs`; none if they do not all fit.
-    pub(crate) fn add(
+    /// Takes `count` cells, or none, for tasks that [`begin`](Self::begin) after this.
+    pub(crate) fn take(
         &self,
-        batch: &Arc<BatchState>,
-        specs: impl ExactSizeIterator<Item = (TaskSpec, bool)>,
+        batch: &BatchState,
+        count: usize,
         refs: &mut Vec<TaskRef>,
     ) -> Result<()> {
-        let count = specs.len();
         let first = refs.len();
         {
             let mut free = self.free.lock();
@@ -136,21 +137,26 @@ impl TaskSlab {
             }
         }
         batch.add(u32::try_from(count).expect("fewer than the table holds"));
-        let submitted = Some(Instant::now());
-        for (task, (spec, may_refresh)) in refs[first..].iter_mut().zip(specs) {
+        for task in &mut refs[first..] {
             let cell = self.cell(task.slot);
             task.generation = cell.generation.load(Ordering::Acquire);
-            *cell.body.lock() = TaskBody {
-                spec: Some(spec),
-                submitted,
-                batch: Some(Arc::clone(batch)),
-                unfinished: 1,
-                loud: 1,
-                may_refresh,
-                ..TaskBody::default()
-            };
         }
         Ok(())
+    }
+
+    /// Tells what tasks ask whose cells were [taken](Self::take). Each is told once.
+    pub(crate) fn begin(
+        &self,
+        batch: &Arc<BatchState>,
+        tasks: &[TaskRef],
+        specs: impl IntoIterator<Item = (TaskSpec, bool)>,
+    ) {
+        let submitted = Some(Instant::now());
+        for (task, (spec, may_refresh)) in tasks.iter().zip(specs) {
+            let batch = Arc::clone(batch);
+            let mut body = self.cell(task.slot).body.lock();
+            body.begin(spec, submitted, batch, may_refresh);
+        }
     }
 
     /// What the task asks; `None` once it has ended.
@@ -167,7 +173,10 @@ impl TaskSlab {
             let spec = body.spec.as_ref().filter(|_| body.outcome.is_none())?;
             Some(Posting {
                 op: spec.op,
-                local: spec.local.clone(),
+                local: match &*spec.local {
+                    [only] => SmallVec::from_buf([only.clone()]),
+                    several => several.iter().cloned().collect(),
+                },
                 peer: spec.peer.id(),
                 registration: spec.registration,
                 generation: spec.generation,
@@ -243,14 +252,24 @@ impl TaskSlab {
         self.with(task, |body| body.spec = Some(spec));
     }
 
-    /// The batch gives the cell back: at once, or when it is quiet.
-    pub(crate) fn release(&self, task: TaskRef) {
-        let free = self.with(task, |body| {
-            body.orphan = true;
-            body.outcome.is_some() && body.loud == 0
-        });
-        if free == Some(true) {
-            self.free(task);
+    /// Their batch gives the cells back: at once, or when they are quiet.
+    pub(crate) fn release(&self, tasks: &[TaskRef]) {
+        // The list of free cells is where all threads meet, so many of them go there at once.
+        for some in tasks.chunks(64) {
+            let mut freed = SmallVec::<[u32; 64]>::new();
+            for task in some {
+                let cell = self.cell(task.slot);
+                let mut body = cell.body.lock();
+                if cell.generation.load(Ordering::Acquire) != task.generation {
+                    continue;
+                }
+                body.orphan = true;
+                if body.outcome.is_some() && body.loud == 0 {
+                    cell.retire(&mut body);
+                    freed.push(task.slot);
+                }
+            }
+            self.free.lock().slots.extend_from_slice(&freed);
         }
     }
 
@@ -312,18 +331,17 @@ impl TaskSlab {
         }
     }
 
+    /// Frees the cell of a task whose batch is gone and whose bytes are quiet.
     fn free(&self, task: TaskRef) {
         let cell = self.cell(task.slot);
-        let reused = cell.generation.compare_exchange(
-            task.generation,
-            task.generation.wrapping_add(1),
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        );
-        if reused.is_ok() {
-            *cell.body.lock() = TaskBody::default();
-            self.free.lock().slots.push(task.slot);
+        {
+            let mut body = cell.body.lock();
+            if cell.generation.load(Ordering::Acquire) != task.generation {
+                return;
+            }
+            cell.retire(&mut body);
         }
+        self.free.lock().slots.push(task.slot);
     }
 
     fn cell(&self, slot: u32) -> &TaskCell {
@@ -340,7 +358,39 @@ impl TaskSlab {
     }
 }
 
+impl TaskCell {
+    /// As new for the next task; no reference to the last one matches any more. `body` is its own.
+    fn retire(&self, body: &mut TaskBody) {
+        let generation = self.generation.load(Ordering::Relaxed);
+        self.generation
+            .store(generation.wrapping_add(1), Ordering::Release);
+        body.empty();
+    }
+}
+
 impl TaskBody {
+    /// A task begins. In place, since most of this is large and empty.
+    fn begin(
+        &mut self,
+        spec: TaskSpec,
+        submitted: Option<Instant>,
+        batch: Arc<BatchState>,
+        may_refresh: bool,
+    ) {
+        self.spec = Some(spec);
+        self.submitted = submitted;
+        self.batch = Some(batch);
+        (self.unfinished, self.loud, self.bytes) = (1, 1, 0);
+        self.may_refresh = may_refresh;
+        (self.touched, self.unwanted, self.orphan) = (false, false, false);
+    }
+
+    /// Nothing of the task is kept.
+    fn empty(&mut self) {
+        (self.spec, self.batch) = (None, None);
+        (self.failure, self.outcome) = (None, None);
+    }
+
     fn finish(&mut self, end: Outcome, quiet: bool) -> Change {
         let mut change = Change::default();
         if self.unfinished == 0 {
@@ -440,8 +490,6 @@ impl std::fmt::Debug for TaskSlab {
 mod tests {
     use std::sync::Arc;
 
-    use smallvec::SmallVec;
-
     use super::*;
     use crate::{
         identity::{Generation, Incarnation, RegistrationId},
@@ -463,8 +511,8 @@ mod tests {
             origin: None,
         };
         let mut refs = Vec::new();
-        slab.add(&batch, [(spec, may_refresh)].into_iter(), &mut refs)
-            .unwrap();
+        slab.take(&batch, 1, &mut refs).unwrap();
+        slab.begin(&batch, &refs, [(spec, may_refresh)]);
         (slab, batch, refs[0])
     }
 
@@ -487,7 +535,7 @@ mod tests {
         assert_eq!(error.reason, Reason::StaleGeneration);
         assert_eq!((error.applied, error.quiescent), (Applied::Unknown, false));
         assert!(batch.is_terminal() && !batch.is_quiescent());
-        slab.release(task);
+        slab.release(&[task]);
         assert_eq!(slab.len(), 1);
         slab.settle(task);
         assert!(batch.is_quiescent() && slab.is_empty());
@@ -500,7 +548,7 @@ mod tests {
             slab.finish(task, Outcome::Completed { bytes }, true);
             let outcome = slab.outcome(task).unwrap();
             assert_eq!(outcome.is_completed(), believed, "{outcome:?}");
-            slab.release(task);
+            slab.release(&[task]);
             assert!(slab.is_empty());
         }
     }
@@ -537,8 +585,8 @@ mod tests {
         let stale = Some(Reason::StaleGeneration);
         assert_eq!(reason(&slab), stale, "written once");
         assert!(batch.is_terminal() && batch.is_quiescent());
-        slab.release(task);
-        slab.release(task);
+        slab.release(&[task]);
+        slab.release(&[task]);
         assert!(slab.is_empty());
         assert_eq!(
             slab.outcome(task),

@@ -131,11 +131,12 @@ mod tests {
                 origin: None,
             };
             let mut refs = Vec::new();
-            let specs: Vec<_> = (0..count).map(|offset| (spec(offset), false)).collect();
-            tasks.add(&batch, specs.into_iter(), &mut refs).unwrap();
-            for (task, offset) in refs.iter().zip(0..) {
-                busy.post(post(*task, offset)).unwrap();
-            }
+            tasks.take(&batch, count as usize, &mut refs).unwrap();
+            let specs = (0..count).map(|offset| (spec(offset), false));
+            tasks.begin(&batch, &refs, specs);
+            let posts = refs.iter().zip(0..);
+            let mut posts: Vec<_> = posts.map(|(task, offset)| post(*task, offset)).collect();
+            assert!(busy.post(&mut posts));
             Self {
                 tasks,
                 refs,
