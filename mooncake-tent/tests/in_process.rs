@@ -107,17 +107,16 @@ async fn what_was_registered_at_the_same_time_is_all_found_in_the_own_segment() 
 
 #[tokio::test]
 async fn law_03_a_fence_waits_for_what_another_thread_copies() {
-    const LENGTH: usize = 64 << 20;
+    // Its pages are made while they are copied to, so that this takes a while.
+    const LENGTH: usize = 128 << 20;
+    const PART: usize = 1 << 20;
     let engine = engine().await;
     let remote = buffer(&engine, LENGTH, Permission::PeersReadWrite).await;
-    let local = buffer(&engine, LENGTH, Permission::Local).await;
-    for buffer in [&local, &remote] {
-        buffer.memory().prefault().unwrap();
-    }
-    local.memory().write_at(0, &[1]);
-    local.memory().write_at(LENGTH as u64 - 1, &[1]);
+    let local = buffer(&engine, PART, Permission::Local).await;
+    local.memory().write_at(0, &[1; PART]);
     let segment = engine.open_segment("", BUDGET).await.unwrap();
-    let write = Request::write(local.all().unwrap(), &segment, address(&remote, 0));
+    let parts = (0..LENGTH / PART).map(|_| local.all().unwrap()).collect();
+    let write = Request::scattered(Op::Write, parts, &segment, address(&remote, 0));
     let writer = {
         let engine = engine.clone();
         thread::spawn(move || submit(&engine, vec![write]))

@@ -51,7 +51,8 @@ const TICK: Duration = Duration::from_millis(100);
 /// The master as a gRPC service. Clones serve the same state.
 ///
 /// [`Master`](crate::Master) runs it with its listeners; taken alone it goes into any `tonic`
-/// server, beside [`run_ticks`](Self::run_ticks).
+/// server, beside [`run_ticks`](Self::run_ticks). A panic in a step of the state ends the process:
+/// what it leaves half changed must not be served.
 #[derive(Clone, Debug)]
 pub struct MasterService {
     shared: Arc<Shared>,

@@ -215,15 +215,23 @@ mod tests {
     async fn mounts(script: &[(Mood, bool)], until: usize) -> Vec<(usize, u32)> {
         let (fake, address) = Fake::serve(script).await;
         let (shared, events) = mounted(&address).await;
-        fake.until(|seen| seen.numbers.len() > until).await;
+        while shared.master.session().epoch <= until as u64 {
+            tokio::task::yield_now().await;
+        }
         let mut life = shared.life.subscribe();
         let task = tokio::spawn(Arc::clone(&shared).stay_mounted(events, 1));
         fake.until(|seen| seen.mounts.iter().any(|(stream, _)| *stream == until))
             .await;
         let is_mounted = |life: &Option<SegmentInfo>| life.is_some();
         life.wait_for(is_mounted).await.unwrap();
-        task.abort();
-        fake.seen.lock().mounts.clone()
+        // Ends with the events, when it has looked at all of them.
+        shared.master.close(MOUNT_BUDGET).await;
+        let ended = tokio::time::timeout(MOUNT_BUDGET, task).await;
+        ended.expect("nothing is left to be mounted").unwrap();
+        let mounts = fake.seen.lock().mounts.clone();
+        let last = mounts.last().map(|(_, generation)| *generation);
+        assert_eq!(last, Some(shared.buffer.generation().0), "it was renewed");
+        mounts
     }
 
     #[tokio::test]
