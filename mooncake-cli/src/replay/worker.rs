@@ -2,25 +2,50 @@
 //! to standard output.
 
 use std::io::{BufRead, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use super::run::Serve;
 use super::{Player, Served};
 use crate::cluster::Process;
-use crate::output::Failure;
+use crate::output::{Exit, Failure};
 use crate::trace::Request;
 
-/// Serves the lines of standard input until it ends.
+/// Whoever is still at work so long after its input has ended has been left alone.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// Serves the lines of standard input until it ends. If it ends in the middle of a request, so does
+/// this process: nobody waits for what comes of it.
 ///
 /// # Errors
 ///
 /// A line is no request, or standard output takes no more.
 pub fn serve_lines(mut player: Player) -> Result<(), Failure> {
+    static BUSY: AtomicBool = AtomicBool::new(false);
     let closed = |error| Failure::new("standard input or output broke").because(error);
+    let (sender, lines) = mpsc::channel();
+    let read = move || {
+        for line in std::io::stdin().lock().lines() {
+            // Who listens no more has failed, and says so.
+            let _failed = sender.send(line);
+        }
+        drop(sender);
+        thread::sleep(GRACE);
+        if BUSY.load(Ordering::Acquire) {
+            std::process::exit(Exit::FAILURE.into());
+        }
+    };
+    let reader = thread::Builder::new().name("requests".into());
+    drop(reader.spawn(read).map_err(closed)?);
     let mut output = std::io::stdout().lock();
-    for line in std::io::stdin().lock().lines() {
+    for line in lines {
         let request: Request = serde_json::from_str(&line.map_err(closed)?)
             .map_err(|error| Failure::new("a line is no request").because(error))?;
+        BUSY.store(true, Ordering::Release);
         let served = player.serve(&request);
+        BUSY.store(false, Ordering::Release);
         let mut text = serde_json::to_string(&served).expect("numbers and text have a JSON form");
         text.push('\n');
         output.write_all(text.as_bytes()).map_err(closed)?;

@@ -14,6 +14,10 @@ use tokio::sync::Notify;
 
 /// How long it looks for the next request.
 const LOOK: Duration = Duration::from_micros(150);
+/// Who gives way to another that computes gets the core back after milliseconds: then the lane gives
+/// way no more for so many requests.
+const LATE: Duration = Duration::from_micros(500);
+const GRUDGE: u32 = 1_024;
 /// So many requests in a row that came late end it, and as many that came soon bring it back.
 const SURE: u8 = 8;
 
@@ -30,6 +34,8 @@ pub(crate) struct Vigil(Rc<Pulse>);
 struct Pulse {
     last: Cell<Option<Instant>>,
     score: Cell<u8>,
+    /// Requests until it gives way to other threads again.
+    grudge: Cell<u32>,
     begins: Notify,
 }
 
@@ -54,8 +60,10 @@ impl Vigil {
         let Pulse {
             last,
             score,
+            grudge,
             begins,
         } = &*self.0;
+        grudge.set(grudge.get().saturating_sub(1));
         let before = last.replace(Some(now));
         let soon = before.is_some_and(|before| now - before <= LOOK);
         score.set(match soon {
@@ -73,8 +81,13 @@ impl Vigil {
         loop {
             self.0.begins.notified().await;
             while self.0.last.get().is_some_and(recent) {
-                // Who has something to do comes first.
-                thread::yield_now();
+                if self.0.grudge.get() == 0 {
+                    let before = Instant::now();
+                    thread::yield_now();
+                    if before.elapsed() >= LATE {
+                        self.0.grudge.set(GRUDGE);
+                    }
+                }
                 tokio::task::yield_now().await;
             }
         }

@@ -26,6 +26,10 @@ const CALM: Duration = Duration::from_millis(2);
 /// How long a caller looks before it sleeps: waking it again costs as much.
 const LOOK: Duration = Duration::from_micros(150);
 const SURE: u8 = 8;
+/// Who gives way to another that computes gets the core back after milliseconds: then it gives way
+/// no more for a while.
+const LATE: Duration = Duration::from_micros(500);
+const GRUDGE: u64 = 1_024;
 /// Where looking does not pay off, one of so many waits tries it all the same.
 const TRY_AGAIN: u64 = 32;
 
@@ -47,6 +51,8 @@ struct Shared {
     looking: AtomicBool,
     /// How much that paid off of late, up to [`SURE`].
     score: AtomicU8,
+    /// The first wait that gives way again to other threads.
+    polite_from: AtomicU64,
     /// Tells it to leave.
     leave: Notify,
     over: Mutex<bool>,
@@ -65,6 +71,7 @@ impl Host {
             attended: AtomicBool::new(false),
             looking: AtomicBool::new(false),
             score: AtomicU8::new(SURE / 2),
+            polite_from: AtomicU64::new(0),
             leave: Notify::new(),
             over: Mutex::new(false),
             ended: Condvar::new(),
@@ -115,19 +122,30 @@ impl Shared {
     /// Polls `future` for a while without going to sleep, if what was waited for came soon of late.
     async fn look<F: Future>(&self, future: F) -> F::Output {
         let score = self.score.load(Ordering::Relaxed);
-        if score == 0 && !self.waits.load(Ordering::Relaxed).is_multiple_of(TRY_AGAIN) {
+        let wait = self.waits.load(Ordering::Relaxed);
+        if score == 0 && !wait.is_multiple_of(TRY_AGAIN) {
             return future.await;
         }
         let mut future = pin!(future);
         let start = Instant::now();
+        let mut last = start;
+        let mut polite = wait >= self.polite_from.load(Ordering::Relaxed);
         let mut slept = false;
         let output = poll_fn(|cx| {
             let polled = future.as_mut().poll(cx);
-            if polled.is_pending() && !slept {
-                slept = start.elapsed() >= LOOK;
-                if !slept {
-                    cx.waker().wake_by_ref();
-                    // Who has something to do comes first.
+            if polled.is_ready() || slept {
+                return polled;
+            }
+            let now = Instant::now();
+            if polite && now - last >= LATE {
+                polite = false;
+                self.polite_from.store(wait + GRUDGE, Ordering::Relaxed);
+            }
+            last = now;
+            slept = now - start >= LOOK;
+            if !slept {
+                cx.waker().wake_by_ref();
+                if polite {
                     thread::yield_now();
                 }
             }

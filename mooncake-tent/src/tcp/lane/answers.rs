@@ -1,7 +1,8 @@
 //! Which request an answer is to, and what ends by answers that came together.
 
 use super::{
-    ANSWER_BYTES, AnswerHeader, Lane, Ordering, Outcome, Pending, Reason, Receiver, Status, Verb, violation,
+    ANSWER_BYTES, AnswerHeader, Lane, Ordering, Outcome, Pending, Reason, Receiver, Status, Verb,
+    violation,
 };
 
 impl Lane {
