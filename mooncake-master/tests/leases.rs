@@ -147,3 +147,21 @@ fn law_13_a_look_up_that_is_asked_again_holds_one_lease() {
         "the answers that were on the older stream are lost, and their leases with them"
     );
 }
+
+#[test]
+fn a_put_that_finds_no_space_makes_readers_return_what_they_do_not_need() {
+    let mut store = Store::of(MIB, settings());
+    store.hello(2);
+    store.put(1, "k", MIB);
+    let (lease, _) = store.lookup(2, &["k"]);
+    store.number += 1;
+    let (client, number) = (ClientId(1), store.number);
+    let applied = store.apply(Command::Perform {
+        caller: Caller::Session { client, number },
+        operation: Operation::PutStart(common::put(&[("other", MIB)])),
+    });
+    let client = ClientId(2);
+    assert!(applied.effects.contains(&Effect::Reclaim { client }));
+    store.release(2, lease);
+    store.put(1, "other", MIB);
+}

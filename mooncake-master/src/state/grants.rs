@@ -149,15 +149,20 @@ impl State {
         Ok(Answer::Done)
     }
 
-    /// Space is short: asks those for theirs that have some set aside.
+    /// Space is short: asks those for theirs that have some set aside, and readers for leases that
+    /// they do not need.
     pub(super) fn reclaim(&mut self, now: Time) {
-        if self.segments.granted_bytes == 0 || self.short_until.is_some_and(|until| now < until) {
+        let idle = self.segments.granted_bytes == 0 && self.leases.len() == 0;
+        if idle || self.short_until.is_some_and(|until| now < until) {
             return;
         }
         self.short_until = Some(now + SHORT);
-        let holders = self.segments.iter().filter(|one| one.grants.bytes() > 0);
-        let owners = holders.map(|mounted| mounted.identity.owner);
-        let asked = owners.map(|client| Effect::Reclaim { client });
+        let granted = self.segments.iter().filter(|one| one.grants.bytes() > 0);
+        let owners = granted.map(|mounted| mounted.identity.owner);
+        let mut asked: Vec<_> = owners.chain(self.leases.holders()).collect();
+        asked.sort_unstable();
+        asked.dedup();
+        let asked = asked.into_iter().map(|client| Effect::Reclaim { client });
         self.effects.extend(asked);
     }
 

@@ -109,6 +109,11 @@ impl Leases {
         slots.into_iter().map(|slot| self.end(slot)).collect()
     }
 
+    /// Those that have any, in no order.
+    pub(crate) fn holders(&self) -> impl Iterator<Item = ClientId> {
+        self.of.keys().copied()
+    }
+
     /// The leases of a holder, the earliest first.
     fn held_by(&self, holder: ClientId) -> impl Iterator<Item = u32> {
         let exists = |slot: &u32| *slot != NONE;

@@ -1,6 +1,6 @@
 //! What is under way on behalf of all operations: calls, transfers, leases; and what is to be done.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
 use bytes::Bytes;
 use mooncake_proto::{
@@ -18,6 +18,9 @@ use super::{
     wire::malformed,
 };
 use crate::time::Time;
+
+/// For how long nothing is kept after space was short.
+const REST: Duration = Duration::from_secs(1);
 
 /// What a call is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +75,8 @@ pub(super) struct Books {
     pub(super) settings: Settings,
     pub(super) home: Home,
     known: Known,
+    /// Before, what look-ups find keeps nobody's memory.
+    keeps_from: Time,
     pub(super) leases: Leases,
     pub(super) peers: Peers,
     actions: VecDeque<Action>,
@@ -89,6 +94,7 @@ impl Books {
             settings,
             home: Home::default(),
             known: Known::default(),
+            keeps_from: Time(0),
             leases: Leases::new(),
             peers: Peers::default(),
             actions: VecDeque::new(),
@@ -164,6 +170,7 @@ impl Books {
     pub(super) fn make_space(&mut self, now: Time) -> bool {
         let kept = !self.known.is_empty();
         self.forget_all(now);
+        self.keeps_from = now + REST;
         let granted = self.home.reclaim(now);
         // Before anything that needs the space.
         self.tend_home(now);
@@ -200,7 +207,7 @@ impl Books {
         // A read that begins later has half of the lease's time, at least.
         let half = kept.lease_ends.since(asked) / 2;
         let until = asked + self.settings.keep.min(half);
-        if until <= now || self.settings.most_kept == 0 {
+        if until <= now || now < self.keeps_from || self.settings.most_kept == 0 {
             return;
         }
         self.leases.hold(kept.lease);
