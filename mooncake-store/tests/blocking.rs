@@ -10,9 +10,11 @@ use std::{
 };
 
 use common::{BUDGET, Cluster, key, operations, until};
+use mooncake_proto::master::{MountSegmentRequest, Segment};
 use mooncake_store::{
-    BlockingClient, Client, ClientOptions, ErrorCode, GetInto, PutFrom, RealClient,
-    core::{PutOptions, RemoveOptions},
+    BlockingClient, Client, ClientOptions, Clock, ErrorCode, GetInto, PutFrom, RealClient,
+    core::{MasterRequest, PutOptions, RemoveOptions},
+    master::{ConnectOptions, Hello, MasterClient},
 };
 use tokio::runtime::Runtime;
 
@@ -52,7 +54,7 @@ fn pattern(number: usize, len: usize) -> Vec<u8> {
 
 fn put(client: &BlockingClient, number: usize, value: &[u8]) {
     let put = client.put(vec![(key(number), value)], PutOptions::default());
-    put.into_iter().for_each(|result| drop(result.unwrap()));
+    assert!(put[0].is_ok(), "{put:?}");
 }
 
 fn get(client: &BlockingClient, number: usize) -> Result<Vec<u8>, ErrorCode> {
@@ -219,6 +221,48 @@ fn clones_read_side_by_side() {
     });
 }
 
+/// A segment whose owner takes connections and never answers.
+fn mount_mute(store: &Store) -> (std::net::TcpListener, MasterClient) {
+    let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let segment = Segment {
+        id: vec![7; 16].into(),
+        name: mute.local_addr().unwrap().to_string(),
+        owner_incarnation: 7,
+        registration: 1,
+        generation: 1,
+        length: 8 << 20,
+        owner: "mute".to_owned(),
+    };
+    let hello = Hello {
+        client_incarnation: segment.owner_incarnation,
+        tenant: String::new(),
+        name: segment.owner.clone(),
+    };
+    let address = store.cluster.master.address().to_string();
+    let owner = store.runtime.block_on(async {
+        let owner = MasterClient::connect(&address, hello, ConnectOptions::default());
+        let owner = owner.await.unwrap();
+        let segment = Some(segment);
+        let mount = MasterRequest::MountSegment(MountSegmentRequest { segment });
+        owner.call(mount, Clock.now() + BUDGET).await.unwrap();
+        owner
+    });
+    (mute, owner)
+}
+
+#[test]
+fn a_mute_node_holds_up_no_block_of_another_one() {
+    let store = Store::start(1);
+    let (_mute, owner) = mount_mute(&store);
+    let client = store.client(|_| ()).with_deadline(BUDGET);
+    let value = pattern(5, 4096);
+    let items = (0..32).map(|i| (key(i), &value[..])).collect();
+    for result in client.put(items, PutOptions::default()) {
+        result.expect("what cannot go there goes to the other one");
+    }
+    store.runtime.block_on(owner.close(BUDGET));
+}
+
 #[test]
 fn a_dropped_client_leaves_nothing_behind() {
     let store = Store::start(1);
@@ -248,7 +292,7 @@ fn a_client_for_async_code_keeps_what_it_found_as_well() {
         let put = client
             .put(vec![(key(1), &b"bytes"[..])], PutOptions::default())
             .await;
-        put.into_iter().for_each(|result| drop(result.unwrap()));
+        assert!(put[0].is_ok(), "{put:?}");
         drop(client.get(vec![key(1)]).await.remove(0).unwrap());
         let before = operations(store.admin(), "lookup").await;
         drop(client.get(vec![key(1)]).await.remove(0).unwrap());

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use mooncake_store::core::PutOptions;
-use mooncake_store::{Client, ClientOptions, RealClient};
+use mooncake_store::{BlockingClient, Client, ClientOptions, RealClient};
 use rustix::process::Signal;
 use tokio::runtime::Runtime;
 
@@ -182,4 +182,39 @@ fn a_put_to_a_node_that_is_killed_ends_in_time_and_says_what_happened() {
 #[test]
 fn a_put_to_a_node_that_is_stopped_ends_in_time_and_says_what_happened() {
     put_ends(Signal::STOP);
+}
+
+/// A thread that does the work of its calls itself is held up by no node that says nothing.
+#[test]
+fn of_a_batch_that_a_thread_waits_for_what_is_on_living_nodes_succeeds() {
+    const DEADLINE: Duration = Duration::from_secs(2);
+    let settings = ["--client-ttl", "30s", "--put-deadline", "3s"];
+    let store = Store::start(2, "64MiB", &settings);
+    let mut options = ClientOptions::default();
+    options.operation_deadline = DEADLINE;
+    let client = BlockingClient::connect(store.address(), options).unwrap();
+    let value = noise(100_003);
+    let keys = |of: &str| (0..KEYS).map(|at| Bytes::from(format!("{of}-{at}")));
+    let put = |of: &str| {
+        let items = keys(of).map(|key| (key, &value[..])).collect();
+        client.put(items, PutOptions::default())
+    };
+    assert!(put("before").iter().all(Result::is_ok));
+
+    store.nodes[0].signal(Signal::STOP);
+    let begun = Instant::now();
+    let read = client.get(keys("before").collect());
+    assert!(begun.elapsed() < DEADLINE + MARGIN, "{:?}", begun.elapsed());
+    let read: Vec<_> = read.into_iter().flatten().collect();
+    assert!((1..KEYS).contains(&read.len()), "{} of {KEYS}", read.len());
+    assert!(read.iter().all(|got| got.to_vec() == value), "wrong bytes");
+
+    let begun = Instant::now();
+    let done = put("meanwhile");
+    assert!(begun.elapsed() < DEADLINE + MARGIN, "{:?}", begun.elapsed());
+    assert!(done.iter().any(Result::is_ok), "{done:?}");
+
+    store.nodes[0].signal(Signal::CONT);
+    let _unproven = client.close(Duration::from_secs(2));
+    store.assert_all_gauges_zero();
 }

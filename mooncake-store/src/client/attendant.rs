@@ -20,6 +20,12 @@ use crate::{
     time::{Clock, Time},
 };
 
+/// How long the caller does the work of one part of its operation. Then others do it, so that what is
+/// slow holds up nothing else of the operation.
+const SHARE: Duration = Duration::from_millis(50);
+/// The same while there are other parts.
+const SHARE_OF_SEVERAL: Duration = Duration::from_millis(2);
+
 /// Transfers that were posted together to one segment, and have not been looked at since.
 #[derive(Debug)]
 pub(super) struct Posted {
@@ -30,51 +36,63 @@ pub(super) struct Posted {
 /// Where an operation's transfers wait for the caller that waits for them.
 #[derive(Debug)]
 pub(super) struct Attendant {
-    /// `None`: it has gone.
-    posted: Mutex<Option<VecDeque<Posted>>>,
+    queue: Mutex<Queue>,
     came: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    posted: VecDeque<Posted>,
+    /// The caller is at work on something else.
+    busy: bool,
+    gone: bool,
 }
 
 impl Attendant {
     fn new() -> Arc<Self> {
         Arc::new(Self {
-            posted: Mutex::new(Some(VecDeque::new())),
+            queue: Mutex::default(),
             came: Notify::new(),
         })
     }
 
     /// Gives it these to wait for; back, if it has gone.
     pub(super) fn take_on(&self, posted: Posted) -> Result<(), Posted> {
-        match &mut *self.posted.lock() {
-            Some(waiting) => waiting.push_back(posted),
-            None => return Err(posted),
+        let mut queue = self.queue.lock();
+        if queue.gone {
+            return Err(posted);
         }
+        if queue.busy {
+            posted.go_on();
+        }
+        queue.posted.push_back(posted);
+        drop(queue);
         self.came.notify_one();
         Ok(())
     }
 
-    /// The first of what it has been given. The others go on by themselves meanwhile.
-    fn next(&self) -> Option<Posted> {
-        let mut posted = self.posted.lock();
-        let waiting = posted.as_mut()?;
-        let next = waiting.pop_front()?;
-        for other in waiting.iter() {
-            // Who looks without waiting leaves the work to the links.
-            let _ended = other.batch.is_terminal();
-        }
-        Some(next)
+    /// The first of what it has been given, and how long it may take.
+    fn next(&self) -> Option<(Posted, Duration)> {
+        let mut queue = self.queue.lock();
+        let next = queue.posted.pop_front();
+        queue.busy = next.is_some();
+        queue.posted.iter().for_each(Posted::go_on);
+        let share = match queue.posted.is_empty() {
+            true => SHARE,
+            false => SHARE_OF_SEVERAL,
+        };
+        Some((next?, share))
     }
 
     /// What is left when the caller goes.
     fn leave(&self) -> VecDeque<Posted> {
-        self.posted.lock().take().unwrap_or_default()
+        let mut queue = self.queue.lock();
+        queue.gone = true;
+        std::mem::take(&mut queue.posted)
     }
 
     fn has_posted(&self) -> bool {
-        self.posted
-            .lock()
-            .as_ref()
-            .is_some_and(|waiting| !waiting.is_empty())
+        !self.queue.lock().posted.is_empty()
     }
 
     /// Waits for the outcome, or for transfers to wait for.
@@ -118,7 +136,9 @@ impl Driver {
             if let Some(outcome) = outcome {
                 break outcome;
             }
-            actions = attendant.next().map(|posted| self.see_through(posted, end));
+            let next = attendant.next();
+            actions = next.map(|(posted, share)| self.see_through(posted, share, end));
+            attendant.queue.lock().busy = false;
         };
         for posted in attendant.leave() {
             self.watch(posted);
@@ -127,11 +147,19 @@ impl Driver {
     }
 
     /// Waits for transfers to end, and does what the links have to do for that.
-    fn see_through(&self, posted: Posted, end: Time) -> Actions {
-        if posted.batch.wait(end.since(Clock.now())) {
+    fn see_through(&self, posted: Posted, share: Duration, end: Time) -> Actions {
+        if posted.batch.wait(share.min(end.since(Clock.now()))) {
             return self.ended(posted);
         }
         self.watch(posted);
         self.handled([Event::Tick])
+    }
+}
+
+impl Posted {
+    /// Leaves the work to the links for now.
+    fn go_on(&self) {
+        // Whoever looks without waiting does so.
+        let _ended = self.batch.is_terminal();
     }
 }
