@@ -90,6 +90,7 @@ impl World {
             };
             match event.event {
                 Some(event::Event::Reclaim(_)) if current => {
+                    self.receive(party, stream, std::mem::take(&mut before));
                     self.report.reclaims += 1;
                     self.tell(at, CoreEvent::Reclaim);
                 }

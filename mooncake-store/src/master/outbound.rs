@@ -83,6 +83,9 @@ impl Shared {
 
     /// Takes the answers of one frame.
     pub(super) fn complete(&self, answers: Vec<master::Answer>) {
+        if answers.is_empty() {
+            return;
+        }
         let mut state = self.state.lock();
         let done: Vec<Done> = answers
             .into_iter()

@@ -221,45 +221,45 @@ impl Session {
         None
     }
 
-    /// Acts on the events of one frame. `Some`: the stream is over.
+    /// Acts on the events of one frame, in their order. `Some`: the stream is over.
     fn take(&self, events: Vec<Event>) -> Option<String> {
         let mut answers = Vec::with_capacity(events.len());
         let mut over = None;
         for event in events {
+            let tell = |answers: &mut Vec<_>, event| {
+                // What was answered before is known before.
+                self.shared.complete(std::mem::take(answers));
+                self.emit(event);
+            };
             match event.event {
                 Some(event::Event::Answer(answer)) => {
                     if let Some(MasterAnswer::Error(detail)) = &answer.answer
                         && detail.code() == ErrorCode::Fenced
                         && over.is_none()
                     {
-                        self.emit(SessionEvent::Fenced(detail.message.clone()));
                         over = Some(format!("fenced: {}", detail.message));
+                        tell(&mut answers, SessionEvent::Fenced(detail.message.clone()));
                     }
                     answers.push(answer);
                 }
-                Some(event::Event::Nudge(_)) => self.emit(SessionEvent::Nudge),
-                Some(event::Event::Reclaim(_)) => self.emit(SessionEvent::Reclaim),
+                Some(event::Event::Nudge(_)) => tell(&mut answers, SessionEvent::Nudge),
+                Some(event::Event::Reclaim(_)) => tell(&mut answers, SessionEvent::Reclaim),
                 Some(event::Event::Invalidate(invalidate)) => {
                     let objects = invalidate.objects.into_iter();
                     let void = objects.map(|object| {
                         let incarnation = object.incarnation.unwrap_or(ALL_INCARNATIONS);
                         (object.key, incarnation.into())
                     });
-                    let void = SessionEvent::Invalidate(void.collect());
-                    // What was found before it is void as well.
-                    self.shared.complete(std::mem::take(&mut answers));
-                    self.emit(void);
+                    tell(&mut answers, SessionEvent::Invalidate(void.collect()));
                 }
                 Some(event::Event::Fenced(fenced)) => {
-                    self.emit(SessionEvent::Fenced(fenced.reason.clone()));
                     over = Some(format!("fenced: {}", fenced.reason));
+                    tell(&mut answers, SessionEvent::Fenced(fenced.reason));
                 }
                 Some(event::Event::Hello(_)) | None => {}
             }
         }
-        if !answers.is_empty() {
-            self.shared.complete(answers);
-        }
+        self.shared.complete(answers);
         over
     }
 
