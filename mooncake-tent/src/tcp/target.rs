@@ -570,6 +570,7 @@ impl<'a> Lane<'a> {
 
     /// Receives more, if need be after a sleep, but nothing once it is `due`.
     fn more(&mut self, mut cursor: Option<&mut Cursor>, due: Option<Instant>) -> io::Result<()> {
+        let between = cursor.is_none();
         let mut once = |inbox: &mut Inbox| {
             if due.is_some_and(|due| due <= Instant::now()) {
                 return Some(Err(overdue()));
@@ -585,7 +586,10 @@ impl<'a> Lane<'a> {
         if self.answers.frames() > 0 {
             self.send_answers()?;
         }
-        self.admission.rest();
+        // A request whose payload is on its way holds its buffer by itself.
+        if between {
+            self.admission.rest();
+        }
         if let Some(end) = self.spin.until(|| once(&mut self.inbox)) {
             return end;
         }
