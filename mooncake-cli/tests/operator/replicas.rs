@@ -194,16 +194,19 @@ fn of_a_batch_that_a_thread_waits_for_what_is_on_living_nodes_succeeds() {
     options.operation_deadline = DEADLINE;
     let client = BlockingClient::connect(store.address(), options).unwrap();
     let value = noise(100_003);
-    let keys = |of: &str| (0..KEYS).map(|at| Bytes::from(format!("{of}-{at}")));
+    let keys = |of: &str| -> Vec<Bytes> {
+        let name = |at| Bytes::from(format!("{of}-{at}"));
+        (0..KEYS).map(name).collect()
+    };
     let put = |of: &str| {
-        let items = keys(of).map(|key| (key, &value[..])).collect();
-        client.put(items, PutOptions::default())
+        let items = keys(of).into_iter().map(|key| (key, &value[..]));
+        client.put(items.collect(), PutOptions::default())
     };
     assert!(put("before").iter().all(Result::is_ok));
 
     store.nodes[0].signal(Signal::STOP);
     let begun = Instant::now();
-    let read = client.get(keys("before").collect());
+    let read = client.get(keys("before"));
     assert!(begun.elapsed() < DEADLINE + MARGIN, "{:?}", begun.elapsed());
     let read: Vec<_> = read.into_iter().flatten().collect();
     assert!((1..KEYS).contains(&read.len()), "{} of {KEYS}", read.len());

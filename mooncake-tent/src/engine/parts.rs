@@ -10,6 +10,8 @@ use crate::transport::{BatchState, SubBatch, TaskRef, TaskSpec};
 const KEPT: usize = 64;
 /// Nor those with room for more tasks than this.
 const LARGE: usize = 4096;
+/// So many are looked at for one that is free.
+const LOOKED_AT: usize = 4;
 
 /// The heap memory of a batch.
 #[derive(Debug, Default)]
@@ -36,19 +38,25 @@ pub(crate) struct PartsPool(Mutex<Vec<BatchParts>>);
 impl PartsPool {
     /// Parts of a batch with room for so many tasks.
     pub(super) fn take(&self, capacity: usize) -> BatchParts {
-        let used = self.0.lock().pop();
-        let mut parts = used.unwrap_or_default();
+        let mut parts = self.free().unwrap_or_default();
         parts.refs.reserve(capacity.min(LARGE));
         parts
     }
 
+    /// The latest that nothing else holds: who ended the last task of a batch may hold on to its state
+    /// for a moment longer than the batch lives.
+    fn free(&self) -> Option<BatchParts> {
+        let mut kept = self.0.lock();
+        let latest = kept.len().saturating_sub(LOOKED_AT)..kept.len();
+        let free = latest.rev().find(|&place| {
+            let state = Arc::get_mut(&mut kept[place].state);
+            state.map(BatchState::renew).is_some()
+        });
+        Some(kept.swap_remove(free?))
+    }
+
     /// Keeps the parts of a batch whose tasks are all quiet.
     pub(super) fn put(&self, mut parts: BatchParts) {
-        // A task's cell may still hold it for a moment.
-        let Some(state) = Arc::get_mut(&mut parts.state) else {
-            return;
-        };
-        state.renew();
         parts.refs.clear();
         parts.sub_batches.retain_mut(|(_, sub)| sub.recycle());
         parts.scratch.specs.clear();

@@ -329,6 +329,8 @@ impl Shared {
     ) -> Result<()> {
         let patience = after(self.parts.patience);
         let mut outlook: Option<Outlook> = None;
+        scratch.specs.reserve(requests.len());
+        scratch.links.reserve(requests.len());
         for request in requests {
             let before = scratch
                 .specs
