@@ -10,11 +10,9 @@ use std::{
 };
 
 use common::{BUDGET, Cluster, key, operations, until};
-use mooncake_proto::master::{MountSegmentRequest, Segment};
 use mooncake_store::{
-    BlockingClient, Client, ClientOptions, Clock, ErrorCode, GetInto, PutFrom, RealClient,
-    core::{MasterRequest, PutOptions, RemoveOptions},
-    master::{ConnectOptions, Hello, MasterClient},
+    BlockingClient, Client, ClientOptions, ErrorCode, GetInto, PutFrom, RealClient,
+    core::{PutOptions, RemoveOptions},
 };
 use tokio::runtime::Runtime;
 
@@ -221,39 +219,10 @@ fn clones_read_side_by_side() {
     });
 }
 
-/// A segment whose owner takes connections and never answers.
-fn mount_mute(store: &Store) -> (std::net::TcpListener, MasterClient) {
-    let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let segment = Segment {
-        id: vec![7; 16].into(),
-        name: mute.local_addr().unwrap().to_string(),
-        owner_incarnation: 7,
-        registration: 1,
-        generation: 1,
-        length: 8 << 20,
-        owner: "mute".to_owned(),
-    };
-    let hello = Hello {
-        client_incarnation: segment.owner_incarnation,
-        tenant: String::new(),
-        name: segment.owner.clone(),
-    };
-    let address = store.cluster.master.address().to_string();
-    let owner = store.runtime.block_on(async {
-        let owner = MasterClient::connect(&address, hello, ConnectOptions::default());
-        let owner = owner.await.unwrap();
-        let segment = Some(segment);
-        let mount = MasterRequest::MountSegment(MountSegmentRequest { segment });
-        owner.call(mount, Clock.now() + BUDGET).await.unwrap();
-        owner
-    });
-    (mute, owner)
-}
-
 #[test]
 fn a_mute_node_holds_up_no_block_of_another_one() {
     let store = Store::start(1);
-    let (_mute, owner) = mount_mute(&store);
+    let (_mute, owner) = store.runtime.block_on(store.cluster.mount_mute());
     let client = store.client(|_| ()).with_deadline(BUDGET);
     let value = pattern(5, 4096);
     let items = (0..32).map(|i| (key(i), &value[..])).collect();

@@ -5,11 +5,9 @@ mod common;
 use std::time::Duration;
 
 use common::{BUDGET, Cluster, key, pattern};
-use mooncake_proto::master::{MountSegmentRequest, Segment};
 use mooncake_store::{
-    Client, ClientOptions, Clock, ErrorCode, GetInto, PutFrom, RealClient,
-    core::{MasterRequest, PutOptions, RemoveOptions},
-    master::{ConnectOptions, Hello, MasterClient},
+    Client, ClientOptions, ErrorCode, GetInto, PutFrom, RealClient,
+    core::{PutOptions, RemoveOptions},
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -178,29 +176,7 @@ async fn a_node_that_leaves_takes_its_objects_along_and_nothing_hangs() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_says_nothing_holds_up_no_block_of_another_one() {
     let cluster = Cluster::start(1, 8 << 20).await;
-    // Takes connections and never answers.
-    let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let segment = Segment {
-        id: vec![7; 16].into(),
-        name: mute.local_addr().unwrap().to_string(),
-        owner_incarnation: 7,
-        registration: 1,
-        generation: 1,
-        length: 8 << 20,
-        owner: "mute".to_owned(),
-    };
-    let hello = Hello {
-        client_incarnation: segment.owner_incarnation,
-        tenant: String::new(),
-        name: segment.owner.clone(),
-    };
-    let address = cluster.master.address().to_string();
-    let owner = MasterClient::connect(&address, hello, ConnectOptions::default());
-    let owner = owner.await.unwrap();
-    let segment = Some(segment);
-    let mount = MasterRequest::MountSegment(MountSegmentRequest { segment });
-    owner.call(mount, Clock.now() + BUDGET).await.unwrap();
-
+    let (_mute, owner) = cluster.mount_mute().await;
     let client = cluster.client().await.with_deadline(BUDGET);
     let value = pattern(5, 4096);
     // So many that, one after the other, those of the mute node would take all the time.

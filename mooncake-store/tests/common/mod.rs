@@ -6,11 +6,19 @@
     reason = "help for tests, of which each uses its part"
 )]
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::{SocketAddr, TcpListener},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use mooncake_master::{Master, MasterConfig, RunningMaster};
-use mooncake_store::{ClientOptions, Node, NodeOptions, RealClient};
+use mooncake_proto::master::{MountSegmentRequest, Segment};
+use mooncake_store::{
+    ClientOptions, Clock, Node, NodeOptions, RealClient,
+    core::MasterRequest,
+    master::{ConnectOptions, Hello, MasterClient},
+};
 
 pub(crate) const BUDGET: Duration = Duration::from_secs(5);
 
@@ -44,6 +52,32 @@ impl Cluster {
         RealClient::connect(&address, ClientOptions::default())
             .await
             .unwrap()
+    }
+
+    /// Mounts a segment whose owner takes connections and never answers.
+    pub(crate) async fn mount_mute(&self) -> (TcpListener, MasterClient) {
+        let mute = TcpListener::bind("127.0.0.1:0").unwrap();
+        let segment = Segment {
+            id: vec![7; 16].into(),
+            name: mute.local_addr().unwrap().to_string(),
+            owner_incarnation: 7,
+            registration: 1,
+            generation: 1,
+            length: 8 << 20,
+            owner: "mute".to_owned(),
+        };
+        let hello = Hello {
+            client_incarnation: segment.owner_incarnation,
+            tenant: String::new(),
+            name: segment.owner.clone(),
+        };
+        let address = self.master.address().to_string();
+        let owner = MasterClient::connect(&address, hello, ConnectOptions::default());
+        let owner = owner.await.unwrap();
+        let segment = Some(segment);
+        let mount = MasterRequest::MountSegment(MountSegmentRequest { segment });
+        owner.call(mount, Clock.now() + BUDGET).await.unwrap();
+        (mute, owner)
     }
 
     pub(crate) async fn stop(self) {
