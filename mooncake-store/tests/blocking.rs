@@ -164,7 +164,7 @@ fn its_session_lives_while_nobody_calls() {
     let client = store.client(|_| ());
     put(&client, 1, b"bytes");
     thread::sleep(Duration::from_secs(3));
-    assert!(client.client().master().session().connected);
+    assert!(client.master().session().connected);
     assert_eq!(get(&client, 1).unwrap(), b"bytes");
 }
 

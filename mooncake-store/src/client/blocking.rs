@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use mooncake_tent::Buffer;
+use mooncake_tent::{Buffer, TransferEngine};
 
 use super::{
     asked::{self, Asked},
@@ -15,6 +15,7 @@ use super::{
 use crate::{
     Fault, StoreError,
     core::{Description, Existence, Got, Incarnation, Operation, PutOptions, RemoveOptions},
+    master::MasterClient,
 };
 
 /// A [`RealClient`] for callers without an async runtime, and the fastest one for single calls: the
@@ -75,9 +76,14 @@ impl BlockingClient {
         }
     }
 
-    /// What it is made of.
-    pub const fn client(&self) -> &RealClient {
-        &self.client
+    /// The engine that moves its bytes.
+    pub fn engine(&self) -> &Arc<dyn TransferEngine> {
+        self.client.engine()
+    }
+
+    /// Its session with the master, which ends with the last clone of this client.
+    pub fn master(&self) -> &MasterClient {
+        self.client.master()
     }
 
     /// As [`RealClient::allocate`].

@@ -188,7 +188,9 @@ impl Drop for Host {
         *self.shared.over.lock() = true;
         self.shared.ended.notify_one();
         self.shared.leave.notify_one();
-        if let Some(caretaker) = self.caretaker.take() {
+        if let Some(caretaker) = self.caretaker.take()
+            && caretaker.thread().id() != thread::current().id()
+        {
             // It does not panic, and if it had, there would be nothing left to do.
             let _ended = caretaker.join();
         }

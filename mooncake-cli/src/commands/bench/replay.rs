@@ -203,7 +203,7 @@ async fn measure(
         clients.push(client);
     }
     let asked = |error| Failure::new("the master cannot be asked").because(error);
-    let master = clients[0].client().master();
+    let master = clients[0].master();
     let (evicted_before, _) = totals(master).await.map_err(asked)?;
     let bar = context
         .output
