@@ -49,11 +49,12 @@ async fn what_was_put_is_read_byte_by_byte_until_it_is_removed() {
     );
     assert!(
         client
-            .remove(keys.clone(), RemoveOptions::default())
+            .remove(keys.clone(), RemoveOptions { barrier: true })
             .await
             .into_iter()
             .all(|result| result.is_ok())
     );
+    // The other client had just read them, and has heard of it before the barrier passed.
     for result in other.get(keys).await {
         assert_eq!(result.unwrap_err().code, ErrorCode::ObjectNotFound);
     }
