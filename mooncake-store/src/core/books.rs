@@ -75,7 +75,8 @@ pub(super) struct Books {
     pub(super) settings: Settings,
     pub(super) home: Home,
     known: Known,
-    /// Before, what look-ups find keeps nobody's memory.
+    /// What look-ups find that were asked for before is not kept: space was short, or the answer may be
+    /// older than what the master has said since.
     keeps_from: Time,
     pub(super) leases: Leases,
     pub(super) peers: Peers,
@@ -170,7 +171,7 @@ impl Books {
     pub(super) fn make_space(&mut self, now: Time) -> bool {
         let kept = !self.known.is_empty();
         self.forget_all(now);
-        self.keeps_from = now + REST;
+        self.keeps_from = self.keeps_from.max(now + REST);
         let granted = self.home.reclaim(now);
         // Before anything that needs the space.
         self.tend_home(now);
@@ -207,7 +208,7 @@ impl Books {
         // A read that begins later has half of the lease's time, at least.
         let half = kept.lease_ends.since(asked) / 2;
         let until = asked + self.settings.keep.min(half);
-        if until <= now || now < self.keeps_from || self.settings.most_kept == 0 {
+        if until <= now || asked <= self.keeps_from || self.settings.most_kept == 0 {
             return;
         }
         self.leases.hold(kept.lease);
@@ -230,6 +231,7 @@ impl Books {
 
     /// A life of an object is over.
     pub(super) fn invalidate(&mut self, now: Time, key: &Bytes, life: Incarnation) {
+        self.keeps_from = self.keeps_from.max(now);
         let lease = self.known.invalidate(key, life);
         self.let_go(now, lease);
     }
@@ -238,6 +240,12 @@ impl Books {
         while let Some(lease) = self.known.pop_any() {
             self.let_go(now, Some(lease));
         }
+    }
+
+    /// The session was interrupted. What is asked again on the next stream gets its first answer.
+    pub(super) fn lost(&mut self, now: Time) {
+        self.forget_all(now);
+        self.keeps_from = self.keeps_from.max(now);
     }
 
     pub(super) fn knows_nothing(&self) -> bool {

@@ -302,7 +302,7 @@ impl ClientCore {
                     self.books.invalidate(now, &key, life);
                 }
             }
-            Event::Lost => self.books.forget_all(now),
+            Event::Lost => self.books.lost(now),
             Event::Reclaim => {
                 self.books.make_space(now);
             }

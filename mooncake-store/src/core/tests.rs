@@ -855,6 +855,25 @@ fn what_was_looked_up_is_forgotten_with_the_first_word_that_it_is_no_more() {
 }
 
 #[test]
+fn what_was_asked_for_before_the_master_said_something_new_is_not_kept() {
+    let gone = Event::Invalidated {
+        objects: vec![("k".into(), Incarnation::default())],
+    };
+    for news in [Event::Lost, gone] {
+        let mut rig = Rig::keeping(KEEP);
+        let call = rig.get(&["k"]);
+        rig.event(news);
+        rig.now = rig.now + Duration::from_micros(1);
+        // It may be the first answer, asked for again on another stream.
+        rig.answer(call, found(vec![object(2, &[0, 64])]));
+        let (read, _) = rig.transfer();
+        rig.end(read);
+        assert!(rig.gets()[0].is_ok());
+        assert!(!reads_at_once(&mut rig));
+    }
+}
+
+#[test]
 fn a_change_of_ones_own_is_exact_at_once() {
     let mut rig = having_read();
     let remove = Operation::Remove {
