@@ -76,7 +76,7 @@ pub(super) struct Books {
     pub(super) home: Home,
     known: Known,
     /// What look-ups find that were asked for before is not kept: space was short, or the answer may be
-    /// older than what the master has said since.
+    /// older than what the master has said or the client has done since.
     keeps_from: Time,
     pub(super) leases: Leases,
     pub(super) peers: Peers,
@@ -242,14 +242,19 @@ impl Books {
         }
     }
 
-    /// The session was interrupted. What is asked again on the next stream gets its first answer.
+    /// Nothing that was asked for so far is to be believed: the session was interrupted, after which
+    /// what is asked again gets its first answer, or the client itself has removed all.
     pub(super) fn lost(&mut self, now: Time) {
         self.forget_all(now);
         self.keeps_from = self.keeps_from.max(now);
     }
 
-    pub(super) fn knows_nothing(&self) -> bool {
-        self.known.is_empty()
+    /// The client itself may have changed these.
+    pub(super) fn changed<'a>(&mut self, now: Time, keys: impl Iterator<Item = &'a Bytes>) {
+        self.keeps_from = self.keeps_from.max(now);
+        if !self.known.is_empty() {
+            keys.for_each(|key| self.forget(now, key));
+        }
     }
 
     /// Forgets what has been known for long enough, if it is time to look.

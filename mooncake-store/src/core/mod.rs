@@ -416,12 +416,10 @@ impl ClientCore {
                 self.timers.insert((timer, op));
             }
             (None, outcome) => {
-                if !self.books.knows_nothing() {
-                    match running.procedure.changed() {
-                        Changed::Nothing => {}
-                        Changed::Keys(keys) => keys.for_each(|key| self.books.forget(now, key)),
-                        Changed::All => self.books.forget_all(now),
-                    }
+                match running.procedure.changed() {
+                    Changed::Nothing => {}
+                    Changed::Keys(keys) => self.books.changed(now, keys),
+                    Changed::All => self.books.lost(now),
                 }
                 self.ops.remove(&op);
                 if let Some(outcome) = outcome {

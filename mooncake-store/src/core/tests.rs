@@ -874,6 +874,27 @@ fn what_was_asked_for_before_the_master_said_something_new_is_not_kept() {
 }
 
 #[test]
+fn what_was_asked_for_before_a_change_of_ones_own_ended_is_not_kept() {
+    let mut rig = Rig::keeping(KEEP);
+    let get = rig.get(&["k"]);
+    let remove = Operation::Remove {
+        keys: vec!["k".into()],
+        options: RemoveOptions::default(),
+    };
+    rig.core.start(rig.now, remove, LATE);
+    let call = rig.call();
+    let results = vec![KeyResult::default()];
+    rig.answer(call, MasterAnswer::Remove(RemoveResponse { results }));
+    assert!(matches!(rig.core.poll(), Some(Action::Finish { .. })));
+    rig.now = rig.now + Duration::from_micros(1);
+    rig.answer(get, found(vec![object(2, &[0, 64])]));
+    let (read, _) = rig.transfer();
+    rig.end(read);
+    assert!(rig.gets()[0].is_ok(), "it was asked for before");
+    assert!(!reads_at_once(&mut rig));
+}
+
+#[test]
 fn a_change_of_ones_own_is_exact_at_once() {
     let mut rig = having_read();
     let remove = Operation::Remove {
