@@ -8,6 +8,7 @@ use crate::{
     CELL, Micros,
     name::Name,
     oracle::Mark,
+    plan::Plan,
     world::{Peer, What},
 };
 
@@ -57,11 +58,14 @@ pub(crate) struct Running {
 }
 
 impl Client {
-    pub(crate) fn new(tenant: usize, peer: Peer, put_deadline: Duration) -> Self {
+    pub(crate) fn new(tenant: usize, peer: Peer, plan: &Plan) -> Self {
         let mut settings = Settings::default();
         settings.batch = 4;
         settings.linger = Duration::from_millis(1);
-        settings.put_deadline = put_deadline;
+        settings.put_deadline = plan.settings.put_deadline;
+        if !plan.keeps {
+            settings.keep = Duration::ZERO;
+        }
         settings.granted_bytes = GRANTED;
         Self {
             tenant,

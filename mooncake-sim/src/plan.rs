@@ -87,6 +87,8 @@ pub struct Plan {
     pub(crate) tenants: usize,
     /// A client that releases no lease while it is busy, and reads again before it ends.
     pub(crate) keeper: Option<usize>,
+    /// Clients keep what look-ups find. Where they do not, nobody reads what was gone before it asked.
+    pub(crate) keeps: bool,
     pub(crate) nodes: usize,
     /// Clients whose processes lend memory too.
     pub(crate) lenders: Vec<usize>,
@@ -140,6 +142,7 @@ impl Plan {
             ping: ttl / 10,
             asked,
             faults,
+            keeps: rng.random_bool(0.6),
         }
     }
 

@@ -29,7 +29,9 @@ pub fn serve_lines(mut player: Player) -> Result<(), Failure> {
     let read = move || {
         for line in std::io::stdin().lock().lines() {
             // Who listens no more has failed, and says so.
-            let _failed = sender.send(line);
+            if sender.send(line).is_err() {
+                return;
+            }
         }
         drop(sender);
         thread::sleep(GRACE);

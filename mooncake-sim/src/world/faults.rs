@@ -127,7 +127,7 @@ impl World {
                 let tenant = self.clients[at].tenant;
                 let peer = self.process(tenant);
                 let identity = peer.session.identity;
-                self.clients[at] = Client::new(tenant, peer, self.plan.settings.put_deadline);
+                self.clients[at] = Client::new(tenant, peer, &self.plan);
                 if let Some(home) = self.node_of(party) {
                     self.nodes[home] = Node::of_client(at, identity, self.plan.node_cells);
                 }

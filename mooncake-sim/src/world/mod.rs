@@ -113,7 +113,7 @@ impl World {
             next_wire: 0,
             next_stream: 0,
             next_identity: 0,
-            oracle: Oracle::new(plan.settings.lease_ttl.as_micros() as Micros),
+            oracle: Oracle::new(plan.settings.lease_ttl.as_micros() as Micros, plan.keeps),
             places: Places::default(),
             refused: BTreeMap::new(),
             report: Report::default(),
@@ -128,7 +128,7 @@ impl World {
         for client in 0..plan.clients {
             let tenant = client % plan.tenants;
             let peer = world.process(tenant);
-            let one = Client::new(tenant, peer, plan.settings.put_deadline);
+            let one = Client::new(tenant, peer, plan);
             world.clients.push(one);
             if plan.lenders.contains(&client) {
                 let identity = world.clients[client].peer.session.identity;
