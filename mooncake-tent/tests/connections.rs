@@ -10,7 +10,7 @@ use std::{
     net::TcpListener,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Wake, Waker},
     time::{Duration, Instant},
@@ -158,7 +158,11 @@ async fn law_01_a_write_of_which_a_part_was_applied_is_never_sent_again() {
     let local = buffer(&engine, ALL as usize, Permission::Local).await;
     let segment = open(&engine, &owner).await;
     let payloads = Arc::new(AtomicUsize::new(0));
+    // Nothing is answered while the other lane may still connect: one with time takes over what
+    // another has not begun.
+    let turned_away = Arc::new(AtomicBool::new(false));
     let (target, counted) = (owner.incarnation(), Arc::clone(&payloads));
+    let waits_for = Arc::clone(&turned_away);
     std::thread::spawn(move || {
         for (number, socket) in listener.incoming().enumerate() {
             let mut socket = socket.unwrap();
@@ -166,6 +170,7 @@ async fn law_01_a_write_of_which_a_part_was_applied_is_never_sent_again() {
                 continue;
             }
             let counted = Arc::clone(&counted);
+            let waits_for = Arc::clone(&waits_for);
             std::thread::spawn(move || {
                 socket.read_exact(&mut [0; 48]).unwrap();
                 socket.write_all(&hello_answer(0, target)).unwrap();
@@ -176,6 +181,9 @@ async fn law_01_a_write_of_which_a_part_was_applied_is_never_sent_again() {
                     let mut payload = vec![0; number(32) as usize];
                     socket.read_exact(&mut payload).unwrap();
                     counted.fetch_add(1, Ordering::Relaxed);
+                    while !waits_for.load(Ordering::Acquire) {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
                     socket.write_all(&answer(0, 2, number(8), 0)).unwrap();
                 }
             });
@@ -183,7 +191,21 @@ async fn law_01_a_write_of_which_a_part_was_applied_is_never_sent_again() {
     });
     // By registration or by address: neither is sent again.
     let write = Request::write(local.all().unwrap(), &segment, address(&remote, 0));
-    let error = error(Some(once(&engine, write).await));
+    let batch = submit(&engine, vec![write]);
+    // What the lane that is turned away should have carried has failed by the time that it is gone.
+    eventually("a part is applied", || {
+        payloads.load(Ordering::Relaxed) > 0
+    })
+    .await;
+    eventually("the other lane is gone", || {
+        let links = engine.gauges().links;
+        let tcp = links.iter().find(|(name, _)| *name == "tcp");
+        tcp.is_some_and(|(_, link)| link.connections == 1)
+    })
+    .await;
+    turned_away.store(true, Ordering::Release);
+    terminal(&batch).await;
+    let error = error(batch.outcome(0));
     assert!(matches!(error.reason, Reason::Unreachable(_)), "{error}");
     assert_eq!(error.applied, Applied::Unknown, "{error}");
     let progress = error.progress.unwrap();
