@@ -39,19 +39,23 @@
 //! # Layers
 //!
 //! [`TentEngine`] (what callers see) → [`selector`] (which link; pure) → [`transport`] (what a
-//! link must implement) → [`tcp`], [`loopback`]. Each layer knows only those to its right.
+//! link must implement) → [`tcp`], [`shm`], [`cma`], [`loopback`]. Each layer knows only those to its right.
 //!
 //! # Features
 //!
-//! `tcp` (on): the TCP link. `conformance`: the suite that every link must pass, and test doubles.
+//! `tcp`, `shm`, `cma` (on): the links between processes. `conformance`: the suite that every link must pass, and test doubles.
 //! `fuzzing`: ways in for the fuzz targets of this workspace, which may change at any time.
 #![deny(unsafe_code)]
 
+#[cfg(feature = "cma")]
+pub mod cma;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod control;
 mod engine;
 mod error;
+#[cfg(feature = "host")]
+mod host;
 mod identity;
 #[cfg(all(test, mooncake_loom))]
 mod loom_models;
@@ -60,20 +64,30 @@ mod memory;
 mod platform;
 mod segment;
 pub mod selector;
+#[cfg(feature = "shm")]
+pub mod shm;
+#[cfg(any(feature = "tcp", feature = "host"))]
+mod spin;
 mod sync;
 #[cfg(feature = "tcp")]
 pub mod tcp;
 pub mod transport;
 
+#[cfg(feature = "cma")]
+pub use cma::CmaTransport;
 pub use engine::{
     Batch, Buffer, Gauges, RegisterOptions, Request, TentEngine, TentEngineBuilder, TransferEngine,
 };
 pub use error::{Applied, Error, Progress, Reason, Result, Retry, Stage, TransferError};
+#[cfg(feature = "host")]
+pub use host::HostConfig;
 pub use identity::{Generation, Incarnation, PeerId, RegistrationId};
 pub use loopback::InProcess;
 pub use memory::{BufferLease, LocalBuffer, LocalSlice, Memory, Permission};
 pub use platform::machine;
 pub use segment::{BufferDescriptor, RemoteRange, Segment, SegmentDescriptor};
+#[cfg(feature = "shm")]
+pub use shm::ShmTransport;
 #[cfg(feature = "tcp")]
 pub use tcp::{TcpConfig, TcpTransport};
 

@@ -1,12 +1,17 @@
 //! The laws on every link that this crate has, on links that misbehave, and through a relay.
-#![cfg(all(feature = "conformance", feature = "tcp"))]
+#![cfg(all(
+    feature = "conformance",
+    feature = "tcp",
+    feature = "shm",
+    feature = "cma"
+))]
 #![allow(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
 use std::{net::SocketAddr, time::Duration};
 
 use mooncake_tent::{
-    InProcess, Memory, Permission, Reason, RegisterOptions, RemoteRange, Request, Retry, TcpConfig,
-    TcpTransport, TentEngine, TransferEngine,
+    CmaTransport, HostConfig, InProcess, Memory, Permission, Reason, RegisterOptions, RemoteRange,
+    Request, Retry, ShmTransport, TcpConfig, TcpTransport, TentEngine, TransferEngine,
     conformance::{Chaos, Fixture, Mischief, Relay, Rules, laws, suite},
     conformance_tests,
     transport::{Outcome, Transport},
@@ -53,6 +58,56 @@ mod tcp {
     async fn fixture() -> Fixture {
         let initiator = engine(TcpTransport::default()).await;
         Fixture::new(initiator, engine(TcpTransport::default()).await)
+    }
+
+    conformance_tests!(fixture);
+}
+
+mod shm {
+    use super::*;
+
+    async fn fixture() -> Fixture {
+        let initiator = engine(ShmTransport::default()).await;
+        Fixture::new(initiator, engine(ShmTransport::default()).await)
+    }
+
+    conformance_tests!(fixture);
+}
+
+mod cma {
+    use super::*;
+
+    async fn fixture() -> Fixture {
+        let initiator = engine(CmaTransport::default()).await;
+        Fixture::new(initiator, engine(CmaTransport::default()).await)
+    }
+
+    conformance_tests!(fixture);
+}
+
+/// Small windows and pieces, nothing done by who submits: everything waits for everything.
+mod narrow_shm {
+    use super::*;
+
+    async fn fixture() -> Fixture {
+        let mut config = HostConfig::default();
+        config.window = 2;
+        config.inline_bytes = 0;
+        config.chunk_bytes = 65_537;
+        let initiator = engine(ShmTransport::new(config.clone())).await;
+        Fixture::new(initiator, engine(ShmTransport::new(config)).await)
+    }
+
+    conformance_tests!(fixture);
+}
+
+mod chaos_over_shm {
+    use super::*;
+
+    async fn fixture() -> Fixture {
+        let chaos = Chaos::new(ShmTransport::default(), Mischief::all(7));
+        let initiator = impatient(chaos).await;
+        Fixture::new(initiator, engine(ShmTransport::default()).await).with_faults()
     }
 
     conformance_tests!(fixture);

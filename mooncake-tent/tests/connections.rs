@@ -193,10 +193,7 @@ async fn law_01_a_write_of_which_a_part_was_applied_is_never_sent_again() {
     let write = Request::write(local.all().unwrap(), &segment, address(&remote, 0));
     let batch = submit(&engine, vec![write]);
     // What the lane that is turned away should have carried has failed by the time that it is gone.
-    eventually("a part is applied", || {
-        payloads.load(Ordering::Relaxed) > 0
-    })
-    .await;
+    eventually("a part is applied", || payloads.load(Ordering::Relaxed) > 0).await;
     eventually("the other lane is gone", || {
         let links = engine.gauges().links;
         let tcp = links.iter().find(|(name, _)| *name == "tcp");

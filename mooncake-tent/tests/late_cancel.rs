@@ -18,8 +18,8 @@ use mooncake_tent::{
     LocalBuffer, PeerId, Permission, Reason, RegistrationId, Request, Result, Stage, TentEngine,
     TransferError,
     transport::{
-        BoxFuture, Capabilities, InstallContext, LinkGauges, Outcome, Peer, SubBatch, TaskRef,
-        Tasks, Transport,
+        Attachment, BoxFuture, Capabilities, InstallContext, LinkGauges, Outcome, Peer, SubBatch,
+        TaskRef, Tasks, Transport,
     },
 };
 
@@ -59,8 +59,11 @@ impl Transport for Link {
         Box::pin(async { Ok(()) })
     }
 
-    fn add_memory_buffer<'a>(&'a self, _buffer: &'a Arc<LocalBuffer>) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async { Ok(()) })
+    fn add_memory_buffer<'a>(
+        &'a self,
+        _buffer: &'a Arc<LocalBuffer>,
+    ) -> BoxFuture<'a, Result<Attachment>> {
+        Box::pin(async { Ok(Attachment::Attached) })
     }
 
     fn remove_memory_buffer(&self, _id: RegistrationId) -> BoxFuture<'_, Result<()>> {

@@ -19,8 +19,8 @@ use crate::{
     memory::LocalBuffer,
     platform::after,
     transport::{
-        BatchState, BoxFuture, Capabilities, InstallContext, LinkGauges, Outcome, Peer, SubBatch,
-        TaskRef, TaskSlab, TaskSpec, Tasks, Transport,
+        Attachment, BatchState, BoxFuture, Capabilities, InstallContext, LinkGauges, Outcome, Peer,
+        SubBatch, TaskRef, TaskSlab, TaskSpec, Tasks, Transport,
     },
 };
 
@@ -272,7 +272,10 @@ impl<T: Transport> Transport for Chaos<T> {
         })
     }
 
-    fn add_memory_buffer<'a>(&'a self, buffer: &'a Arc<LocalBuffer>) -> BoxFuture<'a, Result<()>> {
+    fn add_memory_buffer<'a>(
+        &'a self,
+        buffer: &'a Arc<LocalBuffer>,
+    ) -> BoxFuture<'a, Result<Attachment>> {
         self.link.add_memory_buffer(buffer)
     }
 

@@ -524,7 +524,9 @@ pub async fn law_08_what_is_published_is_true(with: &Fixture) {
         quiet(&batch).await;
     }
     for round in 0..5 {
-        let memory = Memory::from_vec(pattern(round, PART)).expect("it has bytes");
+        // What the engine allocates is what every link carries.
+        let memory = Memory::allocate(PART).expect("there is memory");
+        memory.write_at(0, &pattern(round, PART));
         let options = RegisterOptions::new(Permission::PeersRead);
         let offered = with.target.register_memory(memory, options).await;
         let offered = offered.expect("the link accepts memory");

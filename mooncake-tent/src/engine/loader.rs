@@ -7,6 +7,9 @@ use crate::{
     transport::{InstallContext, Transport},
 };
 
+/// Buffers have a bit for each.
+const MOST: usize = u64::BITS as usize;
+
 /// The links that an engine shall have.
 #[derive(Debug, Default)]
 pub(crate) struct TransportLoader {
@@ -24,6 +27,12 @@ impl TransportLoader {
 
     /// Installs all of them, or none.
     pub(crate) async fn load(self, context: &InstallContext) -> Result<Vec<Arc<dyn Transport>>> {
+        if self.wanted.len() > MOST {
+            return Err(Error::Busy {
+                what: "the list of links",
+                limit: MOST,
+            });
+        }
         for (place, link) in self.wanted.iter().enumerate() {
             let twice = self.wanted[..place]
                 .iter()

@@ -23,13 +23,15 @@ use crate::{
     control::{ControlServer, Describe},
     error::{Error, Reason, Result, Stage, TransferError},
     identity::{Generation, Incarnation, RegistrationId},
-    memory::{LocalBuffer, Memory, Permission},
+    memory::{LocalBuffer, LocalSlice, Memory, Permission},
     platform::after,
-    segment::{BufferDescriptor, Known, Segment, SegmentDescriptor, SegmentManager, Span},
+    segment::{
+        BufferDescriptor, Known, RouteKey, Segment, SegmentDescriptor, SegmentManager, Span,
+    },
     selector::{LinkFacts, Ranking, RequestFacts, TransportSelector},
     transport::{
-        BoxFuture, InstallContext, Op, Origin, Outcome, RetryHook, TaskRef, TaskSlab, TaskSpec,
-        Tasks, Transport,
+        Attachment, BoxFuture, InstallContext, Op, Origin, Outcome, RetryHook, TaskRef, TaskSlab,
+        TaskSpec, Tasks, Transport,
     },
 };
 
@@ -119,7 +121,8 @@ impl TentEngine {
 
     /// Which links would carry a request to `segment`, best first, and why.
     pub fn explain(&self, op: Op, segment: &Segment) -> Ranking {
-        self.shared.rank(op, &segment.known().descriptor)
+        self.shared
+            .rank(RouteKey::any(op), &segment.known().descriptor)
     }
 
     /// What it holds at this moment.
@@ -175,13 +178,22 @@ impl TransferEngine for TentEngine {
             let shared = &self.shared;
             let table = &shared.parts.context.buffers;
             let local = table.prepare(memory, options.permission, options.location);
+            let mut declined = Vec::new();
             for (place, link) in shared.parts.links.iter().enumerate() {
-                if let Err(error) = link.add_memory_buffer(&local).await {
-                    shared
-                        .detach(&shared.parts.links[..place], local.id())
-                        .await;
-                    return Err(error);
+                match link.add_memory_buffer(&local).await {
+                    Ok(Attachment::Attached) => local.attach(place),
+                    Ok(Attachment::Declined(why)) => {
+                        declined.push(format!("{}: {why}", link.name()));
+                    }
+                    Err(error) => {
+                        shared.detach(&local).await;
+                        return Err(error);
+                    }
                 }
+            }
+            if local.links() == 0 {
+                let reasons = declined.join(", ");
+                return Err(Error::NoLink { reasons });
             }
             // Peers find it from here on (law 8).
             table.publish(&local);
@@ -197,9 +209,7 @@ impl TransferEngine for TentEngine {
             // Closes it and takes it out of the table.
             drop(buffer);
             quiet_within(&local, budget).await?;
-            self.shared
-                .detach(&self.shared.parts.links, local.id())
-                .await;
+            self.shared.detach(&local).await;
             Ok(())
         })
     }
@@ -238,8 +248,9 @@ impl TransferEngine for TentEngine {
     fn warm_up<'a>(&'a self, segment: &'a Segment, budget: Duration) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let peer = Arc::clone(segment.known().descriptor.peer());
-            let link = self.shared.link_for(Op::Read, segment, &segment.known());
-            let link = link.ok_or_else(|| self.shared.no_route(Op::Read, segment))?;
+            let any = RouteKey::any(Op::Read);
+            let link = self.shared.link_for(any, segment, &segment.known());
+            let link = link.ok_or_else(|| self.shared.no_route(any, segment))?;
             self.shared.parts.links[link].warm_up(&peer, budget).await
         })
     }
@@ -294,6 +305,8 @@ struct Outlook {
     /// A fence that comes later counts.
     fences: u64,
     known: Guard<Arc<Known>>,
+    /// The last link that was looked for.
+    route: Option<(RouteKey, usize)>,
 }
 
 impl Outlook {
@@ -301,6 +314,7 @@ impl Outlook {
         Self {
             fences: segment.fences().count(),
             known: segment.known(),
+            route: None,
         }
     }
 }
@@ -356,7 +370,7 @@ impl Shared {
         &self,
         request: Request,
         patience: Instant,
-        outlook: &Outlook,
+        outlook: &mut Outlook,
         scratch: &mut Scratch,
     ) -> Result<()> {
         let length = request.length();
@@ -366,10 +380,18 @@ impl Shared {
             ));
         }
         let deadline = request.deadline.unwrap_or(patience);
-        let Outlook { fences, known } = outlook;
-        let link = self.link_for(request.op, &request.segment, known);
-        let link = link.ok_or_else(|| self.no_route(request.op, &request.segment))?;
-        let span = known.resolve(request.remote, length);
+        let span = outlook.known.resolve(request.remote, length);
+        let key = self.key(request.op, &outlook.known, span, &request.local);
+        let link = match outlook.route {
+            Some((last, link)) if last == key => link,
+            _ => {
+                let link = self.link_for(key, &request.segment, &outlook.known);
+                let link = link.ok_or_else(|| self.no_route(key, &request.segment))?;
+                outlook.route = Some((key, link));
+                link
+            }
+        };
+        let Outlook { fences, known, .. } = outlook;
         // Our own descriptor is never stale, so there is nothing to learn anew.
         let refreshable = known.descriptor.incarnation() != self.parts.context.incarnation;
         let Span {
@@ -493,7 +515,15 @@ impl Shared {
             let span = known.resolve(range, spec.length);
             span.map(|span| (span, Arc::clone(known.descriptor.peer())))
         };
-        let link = self.link_for(spec.op, &segment, &segment.known());
+        let known = segment.known();
+        let key = self.key(
+            spec.op,
+            &known,
+            resolved.as_ref().map(|(span, _)| *span),
+            &spec.local,
+        );
+        let link = self.link_for(key, &segment, &known);
+        drop(known);
         let (Some((span, peer)), Some(link)) = (resolved, link) else {
             return self.fail(&[task], &Reason::UnknownRegistration, Stage::Resolve);
         };
@@ -525,39 +555,61 @@ impl Shared {
         }
     }
 
-    fn link_for(&self, op: Op, segment: &Segment, known: &Known) -> Option<usize> {
-        known.route(op, || {
-            let ranking = self.rank(op, &known.descriptor);
-            tracing::debug!(%op, segment = segment.name(), %ranking, "a link was chosen");
+    /// What the choice of a link for a request depends on.
+    fn key(&self, op: Op, known: &Known, span: Option<Span>, local: &[LocalSlice]) -> RouteKey {
+        let names = || self.parts.links.iter().map(|link| link.name());
+        let mut key = RouteKey::any(op);
+        if let Some(span) = span {
+            key.remote = known.links_of(span.registration, names);
+        }
+        if op == Op::Write {
+            let held = local.iter().map(|slice| slice.buffer().links());
+            key.local = held.fold(key.local, |all, held| all & held);
+        }
+        key
+    }
+
+    fn link_for(&self, key: RouteKey, segment: &Segment, known: &Known) -> Option<usize> {
+        known.route(key, || {
+            let ranking = self.rank(key, &known.descriptor);
+            tracing::debug!(op = %key.op, segment = segment.name(), %ranking, "a link was chosen");
             ranking.ranked.first().map(|best| best.index)
         })
     }
 
-    fn rank(&self, op: Op, descriptor: &SegmentDescriptor) -> Ranking {
+    fn rank(&self, key: RouteKey, descriptor: &SegmentDescriptor) -> Ranking {
         let peer = descriptor.peer();
         let facts: Vec<_> = self
             .parts
             .links
             .iter()
-            .map(|link| LinkFacts {
+            .enumerate()
+            .map(|(place, link)| LinkFacts {
                 name: link.name(),
                 capabilities: link.capabilities(),
-                reaches: link.reaches(peer),
+                reaches: link.reaches(peer) && key.is_held(place, link.capabilities()),
                 bandwidth: link.estimated_bandwidth(),
             })
             .collect();
-        self.selector.rank(RequestFacts { op }, &facts)
+        self.selector.rank(RequestFacts { op: key.op }, &facts)
     }
 
-    fn no_route(&self, op: Op, segment: &Segment) -> Error {
+    fn no_route(&self, key: RouteKey, segment: &Segment) -> Error {
         Error::NoRoute {
-            op: match op {
+            op: match key.op {
                 Op::Read => "read",
                 Op::Write => "write",
             },
             segment: segment.name().to_owned(),
-            reasons: self.rank(op, &segment.known().descriptor).to_string(),
+            reasons: self.rank(key, &segment.known().descriptor).to_string(),
         }
+    }
+
+    /// The links that carry a buffer.
+    fn carrying(&self, buffer: &LocalBuffer) -> impl Iterator<Item = &Arc<dyn Transport>> {
+        let held = buffer.links();
+        let links = self.parts.links.iter().enumerate();
+        links.filter_map(move |(place, link)| (held >> place & 1 == 1).then_some(link))
     }
 
     /// A buffer has come, changed or gone. Peers do not know of local ones.
@@ -571,11 +623,6 @@ impl Shared {
 
     fn descriptor(&self) -> SegmentDescriptor {
         let parts = &self.parts;
-        let links: Vec<_> = parts
-            .links
-            .iter()
-            .map(|link| link.name().to_owned())
-            .collect();
         let buffers = parts
             .context
             .buffers
@@ -589,7 +636,10 @@ impl Shared {
                 length: buffer.memory().len() as u64,
                 permission: buffer.permission(),
                 location: buffer.location().to_owned(),
-                links: links.clone(),
+                links: self
+                    .carrying(buffer)
+                    .map(|link| link.name().to_owned())
+                    .collect(),
             })
             .collect();
         SegmentDescriptor::new(
@@ -602,8 +652,10 @@ impl Shared {
         )
     }
 
-    async fn detach(&self, links: &[Arc<dyn Transport>], id: RegistrationId) {
-        for link in links {
+    /// Takes a buffer from the links that carry it.
+    async fn detach(&self, buffer: &LocalBuffer) {
+        let id = buffer.id();
+        for link in self.carrying(buffer) {
             if let Err(error) = link.remove_memory_buffer(id).await {
                 tracing::warn!(link = link.name(), %id, %error, "a link keeps a buffer");
             }

@@ -15,8 +15,8 @@ use crate::{
     memory::{Access, BufferTable, LocalBuffer, LocalSlice},
     platform::after,
     transport::{
-        BoxFuture, Capabilities, InstallContext, LinkGauges, Op, Outcome, Peer, SubBatch, TaskRef,
-        TaskSpec, Tasks, Transport,
+        Attachment, BoxFuture, Capabilities, InstallContext, LinkGauges, Op, Outcome, Peer,
+        SubBatch, TaskRef, TaskSpec, Tasks, Transport,
     },
 };
 
@@ -133,8 +133,11 @@ impl Transport for InProcess {
         })
     }
 
-    fn add_memory_buffer<'a>(&'a self, _buffer: &'a Arc<LocalBuffer>) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async { Ok(()) })
+    fn add_memory_buffer<'a>(
+        &'a self,
+        _buffer: &'a Arc<LocalBuffer>,
+    ) -> BoxFuture<'a, Result<Attachment>> {
+        Box::pin(async { Ok(Attachment::Attached) })
     }
 
     fn remove_memory_buffer(&self, _id: RegistrationId) -> BoxFuture<'_, Result<()>> {

@@ -2,7 +2,11 @@
 
 use std::{fmt, ops::Range, sync::Arc};
 
+#[cfg(feature = "host")]
+use super::{Mark, MarkRef};
 use super::{Memory, Piece};
+#[cfg(feature = "host")]
+use crate::sync::Mutex;
 use crate::{
     identity::{Generation, RegistrationId},
     sync::{
@@ -32,6 +36,18 @@ pub struct LocalBuffer {
     /// Generation in the upper half; [`CLOSED`] in bit 31; leases in the bits below.
     state: AtomicU64,
     quiet: Notify,
+    #[cfg(feature = "host")]
+    mark: Option<Marked>,
+    /// A bit for the place of each link of the engine that carries it.
+    links: AtomicU64,
+}
+
+/// What peers of this host look at, and the generation that it was last opened for.
+#[cfg(feature = "host")]
+#[derive(Debug)]
+struct Marked {
+    mark: Mark,
+    opened: Mutex<Option<Generation>>,
 }
 
 const CLOSED: u64 = 1 << 31;
@@ -51,7 +67,70 @@ impl LocalBuffer {
             memory,
             state: AtomicU64::new(1 << 32),
             quiet: Notify::new(),
+            #[cfg(feature = "host")]
+            mark: None,
+            links: AtomicU64::new(0),
         }
+    }
+
+    /// Peers of this host look at `mark` from now on.
+    #[cfg(feature = "host")]
+    pub(super) fn with_mark(mut self, mark: Option<Mark>) -> Self {
+        self.mark = mark.map(|mark| Marked {
+            mark,
+            opened: Mutex::new(None),
+        });
+        self.show();
+        self
+    }
+
+    /// Peers of this host can look whether it is as it was lent.
+    #[cfg(feature = "host")]
+    pub(crate) fn has_mark(&self) -> bool {
+        self.mark.is_some()
+    }
+
+    /// Where peers of this host look; `None`: nowhere, or it is not open in this generation.
+    #[cfg(feature = "host")]
+    pub(super) fn mark(&self, generation: Generation) -> Option<MarkRef> {
+        let marked = self.mark.as_ref()?;
+        self.show();
+        let opened = marked.opened.lock();
+        marked
+            .mark
+            .reference()
+            .filter(|_| *opened == Some(generation))
+    }
+
+    /// Brings the mark to what the state says.
+    #[cfg(not(feature = "host"))]
+    fn show(&self) {}
+
+    /// Brings the mark to what the state says.
+    #[cfg(feature = "host")]
+    fn show(&self) {
+        let Some(marked) = &self.mark else { return };
+        let mut opened = marked.opened.lock();
+        let state = self.state.load(Ordering::Acquire);
+        let now = (state & CLOSED == 0).then(|| generation_of(state));
+        if *opened == now {
+            return;
+        }
+        match now {
+            Some(_) => marked.mark.open(),
+            None => marked.mark.close(),
+        }
+        *opened = now;
+    }
+
+    /// The link at this place of the engine's list carries it.
+    pub(crate) fn attach(&self, link: usize) {
+        self.links.fetch_or(1 << link, Ordering::AcqRel);
+    }
+
+    /// A bit for the place of each link that carries it.
+    pub(crate) fn links(&self) -> u64 {
+        self.links.load(Ordering::Acquire)
     }
 
     /// Its name within this process.
@@ -112,6 +191,7 @@ impl LocalBuffer {
     /// No new leases from now on.
     pub(crate) fn close(&self) {
         let state = self.state.fetch_or(CLOSED, Ordering::AcqRel);
+        self.show();
         if state & LEASES == 0 {
             self.quiet.notify_waiters();
         }
@@ -136,6 +216,7 @@ impl LocalBuffer {
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| {
                 (state & (CLOSED | LEASES) == CLOSED).then(|| ((state >> 32) + 1) << 32)
             });
+        self.show();
         match reopened {
             Ok(state) => Generation(generation_of(state).0.wrapping_add(1)),
             Err(state) => generation_of(state),
@@ -302,6 +383,20 @@ impl LocalSlice {
 
     pub(crate) fn piece(&self) -> Piece {
         self.lease.buffer().memory.piece(self.range.clone())
+    }
+
+    /// Where it begins in its buffer.
+    #[cfg(feature = "host")]
+    pub(crate) fn offset(&self) -> u64 {
+        self.range.start
+    }
+
+    /// The piece that `range` names, counted from its own start.
+    #[cfg(feature = "host")]
+    pub(crate) fn piece_of(&self, range: Range<u64>) -> Piece {
+        assert!(range.end <= self.len(), "{range:?} of {} bytes", self.len());
+        let range = self.range.start + range.start..self.range.start + range.end;
+        self.lease.buffer().memory.piece(range)
     }
 }
 

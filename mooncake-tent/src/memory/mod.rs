@@ -3,14 +3,18 @@
 #[cfg(feature = "tcp")]
 mod admission;
 mod buffer;
+#[cfg(feature = "host")]
+mod marks;
 mod region;
 mod table;
 
 #[cfg(feature = "tcp")]
 pub(crate) use admission::Admission;
 pub use buffer::{BufferLease, LocalBuffer, LocalSlice, Permission};
+#[cfg(feature = "host")]
+pub(crate) use marks::{Mark, MarkPage, MarkRef, PeerMarks, map_sealed};
 pub use region::Memory;
 pub(crate) use region::Piece;
-#[cfg(feature = "tcp")]
+#[cfg(any(feature = "tcp", feature = "host"))]
 pub(crate) use table::Refusal;
 pub(crate) use table::{Access, BufferTable};

@@ -7,8 +7,11 @@
 
 use std::{any::Any, fmt, fs::File, io, ops::Range, ptr::NonNull};
 
+#[cfg(feature = "host")]
+use std::os::fd::{AsFd, BorrowedFd};
+
 use memmap2::{Advice, MmapOptions, MmapRaw};
-use rustix::fs::MemfdFlags;
+use rustix::fs::{MemfdFlags, SealFlags};
 
 /// Owned memory. Its bytes are reached by copies only: peers may change them at any moment, so no
 /// slice over them is ever made.
@@ -20,7 +23,7 @@ pub struct Memory {
 
 /// Keeps the bytes mapped.
 enum Owner {
-    Shared { map: MmapRaw, _file: File },
+    Shared { map: MmapRaw, file: File },
     Foreign { _keep: Box<dyn Any + Send + Sync> },
 }
 
@@ -43,14 +46,17 @@ impl Memory {
                 "a region has at least one byte",
             ));
         }
-        let file = File::from(rustix::fs::memfd_create("mooncake", MemfdFlags::CLOEXEC)?);
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = File::from(rustix::fs::memfd_create("mooncake", flags)?);
         file.set_len(len as u64)?;
+        // Peers that map it need not fear that it shrinks under them.
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
         let map = MmapOptions::new().len(len).map_raw(&file)?;
         let base = NonNull::new(map.as_mut_ptr()).expect("a mapping is never at address 0");
         Ok(Self {
             base,
             len,
-            owner: Owner::Shared { map, _file: file },
+            owner: Owner::Shared { map, file },
         })
     }
 
@@ -117,6 +123,26 @@ impl Memory {
     pub fn prefault(&self) -> io::Result<()> {
         match &self.owner {
             Owner::Shared { map, .. } => map.advise(Advice::PopulateWrite),
+            Owner::Foreign { .. } => Ok(()),
+        }
+    }
+
+    /// The file behind it, if there is one.
+    #[cfg(feature = "host")]
+    pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
+        match &self.owner {
+            Owner::Shared { file, .. } => Some(file.as_fd()),
+            Owner::Foreign { .. } => None,
+        }
+    }
+
+    /// Whoever gets the file from now on can only read it; our own mapping stays as it is.
+    #[cfg(feature = "host")]
+    pub(crate) fn seal_for_readers(&self) -> io::Result<()> {
+        match &self.owner {
+            Owner::Shared { file, .. } => {
+                Ok(rustix::fs::fcntl_add_seals(file, SealFlags::FUTURE_WRITE)?)
+            }
             Owner::Foreign { .. } => Ok(()),
         }
     }
@@ -208,8 +234,8 @@ unsafe impl Send for Piece {}
 // SAFETY: as above.
 unsafe impl Sync for Piece {}
 
-/// What sockets need.
-#[cfg(feature = "tcp")]
+/// What links need that reach memory in other ways than by a plain copy.
+#[cfg(any(feature = "tcp", feature = "host"))]
 impl Piece {
     pub(crate) fn len(self) -> usize {
         self.len
@@ -230,7 +256,27 @@ impl Piece {
         }
     }
 
+    /// The first `len` bytes of it.
+    #[cfg(feature = "host")]
+    pub(crate) fn first(self, len: usize) -> Self {
+        assert!(len <= self.len, "the first {len} of {} bytes", self.len);
+        Self { at: self.at, len }
+    }
+
+    /// A range of a mapping, which must outlive it.
+    #[cfg(feature = "host")]
+    pub(crate) fn of_map(map: &MmapRaw, from: u64, len: usize) -> Self {
+        let from = usize::try_from(from).expect("a mapping is smaller than memory");
+        let end = from.checked_add(len);
+        assert!(end.is_some_and(|end| end <= map.len()), "beyond a mapping");
+        let base = NonNull::new(map.as_mut_ptr()).expect("a mapping is never at address 0");
+        // SAFETY: the range was just checked to lie within the mapping.
+        let at = unsafe { base.add(from) };
+        Self { at, len }
+    }
+
     /// Fills the beginning of the piece from private bytes.
+    #[cfg(feature = "tcp")]
     pub(crate) fn fill(self, from: &[u8]) {
         assert!(from.len() <= self.len, "filling beyond a piece");
         // SAFETY: the piece is live (its holder has a lease), long enough, and `from` is private

@@ -5,11 +5,16 @@ use std::{
     sync::{Arc, Weak},
 };
 
+#[cfg(feature = "host")]
+use std::{io, sync::OnceLock};
+
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use super::{BufferLease, LocalBuffer, LocalSlice, Memory, Permission};
+#[cfg(feature = "host")]
+use super::{MarkPage, MarkRef};
 use crate::{
     error::Reason,
     identity::{Generation, RegistrationId},
@@ -65,6 +70,9 @@ pub(crate) struct BufferSums {
 pub(crate) struct BufferTable {
     buffers: ArcSwap<FxHashMap<RegistrationId, Arc<LocalBuffer>>>,
     next: Mutex<u64>,
+    /// Set once a link asks for it, before any buffer is prepared.
+    #[cfg(feature = "host")]
+    marks: OnceLock<Arc<MarkPage>>,
     /// Buffers that were removed while leases held them.
     withdrawn: Mutex<Vec<Weak<LocalBuffer>>>,
 }
@@ -76,6 +84,8 @@ impl BufferTable {
         Self {
             buffers: ArcSwap::default(),
             next: Mutex::new(first | 1),
+            #[cfg(feature = "host")]
+            marks: OnceLock::new(),
             withdrawn: Mutex::default(),
         }
     }
@@ -90,7 +100,39 @@ impl BufferTable {
         let mut next = self.next.lock();
         let id = RegistrationId(*next);
         *next += 1;
-        Arc::new(LocalBuffer::new(id, memory, permission, location))
+        let buffer = LocalBuffer::new(id, memory, permission, location);
+        #[cfg(feature = "host")]
+        let buffer = buffer.with_mark(self.marks.get().and_then(MarkPage::take));
+        Arc::new(buffer)
+    }
+
+    /// The page on which buffers that are prepared from now on are marked.
+    #[cfg(feature = "host")]
+    pub(crate) fn marks(&self) -> io::Result<Arc<MarkPage>> {
+        if let Some(marks) = self.marks.get() {
+            return Ok(Arc::clone(marks));
+        }
+        let made = Arc::new(MarkPage::new()?);
+        Ok(Arc::clone(self.marks.get_or_init(|| made)))
+    }
+
+    /// What a peer of this host needs to read a buffer by itself. The lease keeps the memory until
+    /// that is told; what it reads later is only worth something while the mark is open.
+    #[cfg(feature = "host")]
+    pub(crate) fn lend(
+        &self,
+        id: RegistrationId,
+        generation: Generation,
+    ) -> Result<(MarkRef, BufferLease), Refusal> {
+        let lease = self.lease(id, generation, Access::Read)?;
+        let mark = lease.buffer().mark(generation);
+        Ok((mark.ok_or(Refusal::StaleGeneration)?, lease))
+    }
+
+    /// It is registered still.
+    #[cfg(feature = "host")]
+    pub(crate) fn contains(&self, id: RegistrationId) -> bool {
+        self.buffers.load().contains_key(&id)
     }
 
     pub(crate) fn publish(&self, buffer: &Arc<LocalBuffer>) {

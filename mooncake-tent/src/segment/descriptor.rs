@@ -111,9 +111,12 @@ impl SegmentDescriptor {
 
     /// The buffer of this registration.
     pub fn buffer(&self, id: RegistrationId) -> Option<&BufferDescriptor> {
-        self.by_registration
-            .get(&id)
-            .map(|index| &self.buffers[*index])
+        self.place_of(id).map(|place| &self.buffers[place])
+    }
+
+    /// Where in [`buffers`](Self::buffers) the buffer of this registration is.
+    pub(crate) fn place_of(&self, id: RegistrationId) -> Option<usize> {
+        self.by_registration.get(&id).copied()
     }
 
     /// The buffer that holds all of `address..address + length`.

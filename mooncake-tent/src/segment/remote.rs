@@ -10,11 +10,12 @@ use std::{
 
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
-use super::{SegmentDescriptor, Span};
+use super::{BufferDescriptor, SegmentDescriptor, Span};
 use crate::{
     identity::{Generation, Incarnation, RegistrationId},
-    transport::Op,
+    transport::{Capabilities, Op},
 };
 
 /// An opened segment. Clones refer to the same one.
@@ -62,10 +63,42 @@ impl Fences {
     }
 }
 
-/// A descriptor, and the link that the selector chose for each direction under it.
+/// A descriptor, and the links that the selector chose under it.
 pub(crate) struct Known {
     pub(crate) descriptor: SegmentDescriptor,
-    routes: [OnceLock<Option<usize>>; 2],
+    routes: ArcSwap<Routes>,
+    /// For each buffer a bit for the place of each of our links that its owner names.
+    links: OnceLock<Vec<u64>>,
+}
+
+/// Few: buffers of one owner are mostly held by the same links.
+type Routes = SmallVec<[(RouteKey, Option<usize>); 4]>;
+
+/// What the choice of a link depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RouteKey {
+    pub(crate) op: Op,
+    /// A bit for each link that carries the remote buffer, as far as is known.
+    pub(crate) remote: u64,
+    /// A bit for each link that carries all local ones that are written from.
+    pub(crate) local: u64,
+}
+
+impl RouteKey {
+    /// Whatever the buffers are.
+    pub(crate) fn any(op: Op) -> Self {
+        Self {
+            op,
+            remote: u64::MAX,
+            local: u64::MAX,
+        }
+    }
+
+    /// The link at this place carries the buffers that it must.
+    pub(crate) fn is_held(self, place: usize, link: Capabilities) -> bool {
+        let held = |links: u64| links >> place & 1 == 1;
+        held(self.remote) && (self.op == Op::Read || !link.sources || held(self.local))
+    }
 }
 
 /// Where in a segment.
@@ -138,17 +171,49 @@ impl Known {
     fn new(descriptor: SegmentDescriptor) -> Self {
         Self {
             descriptor,
-            routes: [OnceLock::new(), OnceLock::new()],
+            routes: ArcSwap::default(),
+            links: OnceLock::new(),
         }
     }
 
-    /// The link for `op`, chosen by `choose` the first time.
-    pub(crate) fn route(&self, op: Op, choose: impl FnOnce() -> Option<usize>) -> Option<usize> {
-        let slot = match op {
-            Op::Read => 0,
-            Op::Write => 1,
-        };
-        *self.routes[slot].get_or_init(choose)
+    /// The link for `key`, chosen by `choose` the first time.
+    pub(crate) fn route(
+        &self,
+        key: RouteKey,
+        choose: impl FnOnce() -> Option<usize>,
+    ) -> Option<usize> {
+        let routes = self.routes.load();
+        if let Some((_, link)) = routes.iter().find(|(known, _)| *known == key) {
+            return *link;
+        }
+        let link = choose();
+        self.routes.rcu(|routes| {
+            let mut routes = Routes::clone(routes);
+            routes.push((key, link));
+            routes
+        });
+        link
+    }
+
+    /// A bit for the place of each of our links, called `names`, that carries a buffer. All, if it is
+    /// not known: then its owner knows better.
+    pub(crate) fn links_of<'a, I: Iterator<Item = &'a str>>(
+        &self,
+        registration: RegistrationId,
+        names: impl Fn() -> I,
+    ) -> u64 {
+        let links = self.links.get_or_init(|| {
+            let buffers = self.descriptor.buffers().iter();
+            let held = |buffer: &BufferDescriptor| {
+                names().enumerate().fold(0, |links, (place, name)| {
+                    let named = buffer.links.iter().any(|link| link == name);
+                    links | u64::from(named) << place
+                })
+            };
+            buffers.map(held).collect()
+        });
+        let place = self.descriptor.place_of(registration);
+        place.map_or(u64::MAX, |place| links[place])
     }
 
     /// Resolves what the caller named. A generation that the caller names is left to the owner to

@@ -115,8 +115,10 @@ impl TransportSelector {
         }
         fit.sort_by(|(_, a), (_, b)| {
             let within = |link: &LinkFacts<'_>| link.capabilities.within_process;
+            let near = |link: &LinkFacts<'_>| link.capabilities.same_host;
             within(b)
                 .cmp(&within(a))
+                .then_with(|| near(b).cmp(&near(a)))
                 .then_with(|| faster(a.bandwidth, b.bandwidth))
         });
         ranking.ranked = fit

@@ -20,7 +20,6 @@ use super::{
     inbox::{Cursor, Inbox},
     outbox::{Frame, Limit, Outbox, Sent},
     socket::Mode,
-    spin::Spin,
     wire::{
         ANSWER_BYTES, AnswerHeader, LaneClock, REQUEST_BYTES, RequestHeader, Status, Verb, refused,
     },
@@ -29,6 +28,7 @@ use crate::{
     error::{Reason, Stage, TransferError},
     identity::{Generation, PeerId, RegistrationId},
     memory::LocalSlice,
+    spin::Spin,
     sync::{
         Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU64, Ordering, fence},

@@ -25,8 +25,8 @@ use crate::{
     platform::after,
     sync::MutexGuard,
     transport::{
-        BoxFuture, Capabilities, InstallContext, LinkGauges, Op, Outcome, Peer, Posting, SubBatch,
-        TaskRef, Tasks, Transport,
+        Attachment, BoxFuture, Capabilities, InstallContext, LinkGauges, Op, Outcome, Peer,
+        Posting, SubBatch, TaskRef, Tasks, Transport,
     },
 };
 
@@ -139,9 +139,12 @@ impl Transport for TcpTransport {
         })
     }
 
-    fn add_memory_buffer<'a>(&'a self, _buffer: &'a Arc<LocalBuffer>) -> BoxFuture<'a, Result<()>> {
+    fn add_memory_buffer<'a>(
+        &'a self,
+        _buffer: &'a Arc<LocalBuffer>,
+    ) -> BoxFuture<'a, Result<Attachment>> {
         // Requests find buffers in the engine's table; there is nothing to prepare.
-        Box::pin(async { self.installed().map(drop) })
+        Box::pin(async { self.installed().map(|_| Attachment::Attached) })
     }
 
     fn remove_memory_buffer(&self, _id: RegistrationId) -> BoxFuture<'_, Result<()>> {

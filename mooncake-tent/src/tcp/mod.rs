@@ -21,7 +21,6 @@ mod outbox;
 mod peers;
 mod poller;
 mod socket;
-mod spin;
 mod target;
 mod wire;
 

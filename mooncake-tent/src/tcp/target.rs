@@ -26,7 +26,6 @@ use super::{
     outbox::{Frame, Outbox},
     peers::spawn,
     socket::{Mode, notice_vanished_peer, read_whole, readable_before},
-    spin::Spin,
     wire::{
         ANSWER_BYTES, AnswerHeader, HELLO_BYTES, Hello, HelloAnswer, LARGEST_REQUEST, LaneClock,
         Malformed, REQUEST_BYTES, RequestHeader, Status, Verb, Welcome,
@@ -37,6 +36,7 @@ use crate::{
     identity::Incarnation,
     memory::{Access, Admission, BufferTable, LocalSlice, Refusal},
     platform::after,
+    spin::Spin,
     transport::{InstallContext, LinkGauges},
 };
 

@@ -30,8 +30,12 @@ pub trait Transport: fmt::Debug + Send + Sync + 'static {
     /// After this no byte moves; what cannot be proven quiet stays quarantined, never freed.
     fn uninstall(&self, budget: Duration) -> BoxFuture<'_, Result<()>>;
 
-    /// Prepares a buffer on every device of this link, or on none.
-    fn add_memory_buffer<'a>(&'a self, buffer: &'a Arc<LocalBuffer>) -> BoxFuture<'a, Result<()>>;
+    /// Prepares a buffer on every device of this link, or on none. A link that cannot carry such
+    /// memory declines, which is no error.
+    fn add_memory_buffer<'a>(
+        &'a self,
+        buffer: &'a Arc<LocalBuffer>,
+    ) -> BoxFuture<'a, Result<Attachment>>;
 
     /// Undoes [`add_memory_buffer`](Self::add_memory_buffer). The buffer is quiet.
     fn remove_memory_buffer(&self, id: RegistrationId) -> BoxFuture<'_, Result<()>>;
@@ -53,6 +57,15 @@ pub trait Transport: fmt::Debug + Send + Sync + 'static {
 
     /// What it holds at this moment.
     fn gauges(&self) -> LinkGauges;
+}
+
+/// Whether a link carries a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attachment {
+    /// It does.
+    Attached,
+    /// It does not, for this reason.
+    Declined(&'static str),
 }
 
 /// What a link holds at a moment.
@@ -101,6 +114,10 @@ pub struct Capabilities {
     pub target_applies: bool,
     /// It works within one process only, by plain copies.
     pub within_process: bool,
+    /// It works within one host only, without a network.
+    pub same_host: bool,
+    /// What is written must lie in a buffer that it carries, too.
+    pub sources: bool,
 }
 
 impl Capabilities {
@@ -112,6 +129,8 @@ impl Capabilities {
             cancellation: false,
             target_applies: false,
             within_process: false,
+            same_host: false,
+            sources: false,
         }
     }
 }

@@ -7,7 +7,9 @@ mod slab;
 mod task;
 
 pub use batch::BatchState;
-pub use link::{BoxFuture, Capabilities, InstallContext, LinkGauges, SubBatch, Transport};
+pub use link::{
+    Attachment, BoxFuture, Capabilities, InstallContext, LinkGauges, SubBatch, Transport,
+};
 pub use peer::Peer;
 pub(crate) use slab::RetryHook;
 pub use slab::{TaskSlab, Tasks};

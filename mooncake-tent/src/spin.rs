@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// Looking is worth it where bytes came while looking; it is tried again now and then.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Spin {
+pub(crate) struct Spin {
     most: Duration,
     /// 0: does not pay off; up to [`SURE`].
     score: u8,
@@ -15,7 +15,7 @@ const SURE: u8 = 8;
 const TRY_AGAIN: u8 = 32;
 
 impl Spin {
-    pub(super) fn new(most: Duration) -> Self {
+    pub(crate) fn new(most: Duration) -> Self {
         Self {
             most,
             score: SURE / 2,
@@ -24,7 +24,7 @@ impl Spin {
     }
 
     /// Calls `look` until it finds something or looking longer does not pay off.
-    pub(super) fn until<T>(&mut self, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    pub(crate) fn until<T>(&mut self, mut look: impl FnMut() -> Option<T>) -> Option<T> {
         if let Some(found) = look() {
             return Some(found);
         }

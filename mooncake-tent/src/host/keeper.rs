@@ -1,0 +1,168 @@
+//! A thread that takes the answers that nobody waits for, ends what is overdue, and gives back what
+//! is not lent any more.
+
+use std::{
+    sync::{Arc, Weak},
+    thread,
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Condvar, Mutex};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use smallvec::SmallVec;
+
+use super::{Medium, link::Inner, session::Session};
+
+/// How often deadlines are looked at while something is under way.
+const TICK: Duration = Duration::from_millis(20);
+/// How often it is looked what is not lent any more.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// What the thread looks after.
+#[derive(Debug)]
+pub(super) struct Keeper<M: Medium> {
+    watched: Mutex<Watched<M>>,
+    more: Condvar,
+}
+
+#[derive(Debug)]
+struct Watched<M: Medium> {
+    sessions: Vec<Arc<Session<M>>>,
+    /// Something is lent to us.
+    sweeps: bool,
+    stopped: bool,
+    running: bool,
+}
+
+impl<M: Medium> Keeper<M> {
+    pub(super) fn new() -> Self {
+        Self {
+            watched: Mutex::new(Watched {
+                sessions: Vec::new(),
+                sweeps: false,
+                stopped: false,
+                running: false,
+            }),
+            more: Condvar::new(),
+        }
+    }
+
+    /// Starts the thread, which lives no longer than `link`.
+    pub(super) fn start(self: &Arc<Self>, link: Weak<Inner<M>>) -> std::io::Result<()> {
+        self.watched.lock().running = true;
+        let keeper = Arc::clone(self);
+        let started = thread::Builder::new()
+            .name(format!("{}-link", M::NAME))
+            .spawn(move || {
+                keeper.run(&link);
+                keeper.watched.lock().running = false;
+                keeper.more.notify_all();
+            });
+        if let Err(error) = started {
+            self.watched.lock().running = false;
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Nobody waits for the answers of this one.
+    pub(super) fn watch(&self, session: &Arc<Session<M>>) {
+        let mut watched = self.watched.lock();
+        let known = watched.sessions.iter();
+        if !known.into_iter().any(|known| Arc::ptr_eq(known, session)) {
+            watched.sessions.push(Arc::clone(session));
+            self.more.notify_all();
+        }
+    }
+
+    /// Something is lent to us, which may end.
+    pub(super) fn sweep(&self) {
+        let mut watched = self.watched.lock();
+        if !watched.sweeps {
+            watched.sweeps = true;
+            self.more.notify_all();
+        }
+    }
+
+    /// Ends the thread; `false`: not in time.
+    pub(super) fn stop(&self, end: Instant) -> bool {
+        let mut watched = self.watched.lock();
+        watched.stopped = true;
+        self.more.notify_all();
+        while watched.running {
+            if self.more.wait_until(&mut watched, end).timed_out() {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn run(&self, link: &Weak<Inner<M>>) {
+        let mut swept = Instant::now();
+        loop {
+            let sessions: SmallVec<[_; 4]> = {
+                let mut watched = self.watched.lock();
+                loop {
+                    if watched.stopped {
+                        return;
+                    }
+                    if !watched.sessions.is_empty() {
+                        break;
+                    }
+                    if watched.sweeps {
+                        let due = swept + SWEEP;
+                        if self.more.wait_until(&mut watched, due).timed_out() {
+                            break;
+                        }
+                    } else {
+                        self.more.wait(&mut watched);
+                    }
+                }
+                watched.sessions.iter().cloned().collect()
+            };
+            self.serve(&sessions);
+            drop(sessions);
+            if swept.elapsed() >= SWEEP {
+                swept = Instant::now();
+                let Some(link) = link.upgrade() else { return };
+                self.watched.lock().sweeps = false;
+                if link.sweep() {
+                    self.sweep();
+                }
+            }
+        }
+    }
+
+    /// Sleeps until one of them has something to say, and takes it.
+    fn serve(&self, sessions: &[Arc<Session<M>>]) {
+        let sockets: SmallVec<[_; 4]> = sessions
+            .iter()
+            .filter_map(|session| session.writes.under_way())
+            .collect();
+        if !sockets.is_empty() {
+            let fds = sockets
+                .iter()
+                .map(|socket| PollFd::new(socket, PollFlags::IN));
+            let mut fds: SmallVec<[_; 4]> = fds.collect();
+            let tick = Timespec::try_from(TICK).expect("it is short");
+            let _woken = poll(&mut fds, Some(&tick));
+        }
+        for session in sessions {
+            if !session.writes.look() {
+                // Whoever drives takes them.
+                thread::sleep(Duration::from_micros(100));
+            }
+            session.writes.flush();
+        }
+        let mut watched = self.watched.lock();
+        watched.sessions.retain(|session| {
+            let ending = session.writes.settle();
+            ending || !session.writes.is_empty()
+        });
+        let only_ending = sockets.is_empty() && !watched.sessions.is_empty();
+        drop(watched);
+        if only_ending {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

@@ -1,0 +1,418 @@
+//! The side that owns memory: lends it to readers, and fetches what is written to it.
+
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Condvar, Mutex};
+use rustc_hash::FxHashMap;
+use rustix::{
+    event::PollFlags,
+    net::{Shutdown, shutdown},
+};
+
+use super::{
+    HostConfig, Lent, Medium, Process,
+    place::socket_name,
+    socket,
+    sources::Sources,
+    wire::{self, Answer, Message, Purpose, Request, Status, TOGETHER, Write},
+};
+use crate::{
+    error::{Error, Result},
+    identity::{Generation, Incarnation, RegistrationId},
+    memory::{Access, BufferTable, MarkPage, MarkRef},
+    platform::after,
+    spin::Spin,
+    transport::LinkGauges,
+};
+
+/// How long a hello may take.
+const HELLO: Duration = Duration::from_secs(5);
+/// How long a slow listener waits when it cannot accept.
+const PAUSE: Duration = Duration::from_millis(10);
+
+const NO_MARK: MarkRef = MarkRef {
+    place: 0,
+    edition: 0,
+};
+
+/// Serves other processes of this host, each session on a thread of its own.
+#[derive(Debug)]
+pub(super) struct Server {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    incarnation: Incarnation,
+    buffers: Arc<BufferTable>,
+    marks: Arc<MarkPage>,
+    config: HostConfig,
+    listener: Arc<OwnedFd>,
+    stopped: AtomicBool,
+    sessions: Mutex<Sessions>,
+    ended: Condvar,
+    bytes_in_flight: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Sessions {
+    next: u64,
+    open: FxHashMap<u64, Arc<OwnedFd>>,
+    accepting: bool,
+}
+
+impl Server {
+    pub(super) fn start<M: Medium>(
+        incarnation: Incarnation,
+        buffers: Arc<BufferTable>,
+        marks: Arc<MarkPage>,
+        config: HostConfig,
+    ) -> Result<Self> {
+        let what = || format!("{}: cannot listen", M::NAME);
+        let listener = socket::listen(&socket_name(M::NAME, incarnation));
+        let shared = Arc::new(Shared {
+            incarnation,
+            buffers,
+            marks,
+            config,
+            listener: Arc::new(listener.map_err(Error::system(what()))?),
+            stopped: AtomicBool::new(false),
+            sessions: Mutex::default(),
+            ended: Condvar::new(),
+            bytes_in_flight: AtomicU64::new(0),
+        });
+        shared.sessions.lock().accepting = true;
+        let accepting = Arc::clone(&shared);
+        thread::Builder::new()
+            .name(format!("{}-accept", M::NAME))
+            .spawn(move || accepting.accept::<M>())
+            .map_err(Error::system(what()))?;
+        Ok(Self { shared })
+    }
+
+    pub(super) fn gauges(&self) -> LinkGauges {
+        let shared = &self.shared;
+        LinkGauges {
+            connections: shared.sessions.lock().open.len() as u64,
+            peer_bytes_in_flight: shared.bytes_in_flight.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Nothing is copied into our memory any more when this returns well.
+    pub(super) fn stop(&self, budget: Duration) -> Result<()> {
+        let shared = &self.shared;
+        shared.stopped.store(true, Ordering::Release);
+        let _woken = shutdown(&shared.listener, Shutdown::Both);
+        let end = after(budget);
+        let mut sessions = shared.sessions.lock();
+        for socket in sessions.open.values() {
+            let _woken = shutdown(socket, Shutdown::Read);
+        }
+        while !sessions.open.is_empty() || sessions.accepting {
+            if shared.ended.wait_until(&mut sessions, end).timed_out() {
+                return Err(Error::Busy {
+                    what: "sessions that still copy",
+                    limit: sessions.open.len(),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Shared {
+    fn accept<M: Medium>(self: &Arc<Self>) {
+        while !self.stopped.load(Ordering::Acquire) {
+            match socket::accept(&self.listener) {
+                Ok(socket) => self.admit::<M>(socket),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    socket::wait(&self.listener, PollFlags::IN, Duration::from_secs(60));
+                }
+                Err(error) => {
+                    if !self.stopped.load(Ordering::Acquire) {
+                        tracing::warn!(link = M::NAME, %error, "a session is not accepted");
+                        thread::sleep(PAUSE);
+                    }
+                }
+            }
+        }
+        self.sessions.lock().accepting = false;
+        self.ended.notify_all();
+    }
+
+    /// Has a thread serve a new session.
+    fn admit<M: Medium>(self: &Arc<Self>, socket: OwnedFd) {
+        let socket = Arc::new(socket);
+        let number = {
+            let mut sessions = self.sessions.lock();
+            // Each peer has two.
+            if sessions.open.len() >= 2 * self.config.peers || self.stopped.load(Ordering::Acquire)
+            {
+                let answer = self.welcome(Status::Full);
+                let _told = socket::send(&socket, &answer, None);
+                return;
+            }
+            sessions.next += 1;
+            let number = sessions.next;
+            sessions.open.insert(number, Arc::clone(&socket));
+            number
+        };
+        let open = OpenSession {
+            shared: Arc::clone(self),
+            number,
+        };
+        let started = thread::Builder::new()
+            .name(format!("{}-session", M::NAME))
+            .spawn(move || {
+                // The socket is closed, as proof to the peer, after the last copy.
+                let ended = open.shared.serve::<M>(&socket);
+                if let Err(error) = ended {
+                    tracing::debug!(link = M::NAME, %error, "a session ended");
+                }
+                drop(socket);
+                drop(open);
+            });
+        if let Err(error) = started {
+            tracing::warn!(link = M::NAME, %error, "no thread for a session");
+        }
+    }
+
+    fn welcome(&self, status: Status) -> Message {
+        let target = self.incarnation;
+        Answer::Welcome { status, target }.encode()
+    }
+
+    fn serve<M: Medium>(&self, socket: &OwnedFd) -> io::Result<()> {
+        let peer = Process::behind(socket)?;
+        let ours = rustix::process::geteuid().as_raw();
+        if peer.uid() != ours && !self.config.users.contains(&peer.uid()) {
+            let refused = format!("user {} may not reach our memory", peer.uid());
+            socket::send(socket, &self.welcome(Status::Permission), None)?;
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, refused));
+        }
+        let mut hello = [0; wire::BYTES];
+        let (length, _) = socket::receive_until(socket, &mut hello, after(HELLO))?;
+        let Ok(Request::Hello {
+            purpose, target, ..
+        }) = Request::decode(&hello[..length])
+        else {
+            return Err(nonsense());
+        };
+        if target != self.incarnation {
+            return socket::send(socket, &self.welcome(Status::OtherIncarnation), None);
+        }
+        let welcome = self.welcome(Status::Done);
+        match purpose {
+            Purpose::Lend => {
+                socket::send(socket, &welcome, Some(self.marks.as_fd()))?;
+                self.lend::<M>(socket, &peer)
+            }
+            Purpose::Write => {
+                if let Err(error) = M::admit(&peer) {
+                    tracing::debug!(link = M::NAME, %error, "a peer is not admitted");
+                }
+                socket::send(socket, &welcome, None)?;
+                self.write::<M>(socket, &peer)
+            }
+        }
+    }
+
+    fn lend<M: Medium>(&self, socket: &OwnedFd, peer: &Process) -> io::Result<()> {
+        let mut message = [0; wire::BYTES];
+        loop {
+            let Some((length, _)) = self.next(socket, &mut message, None)? else {
+                return Ok(());
+            };
+            match Request::decode(&message[..length]) {
+                Ok(Request::Lend {
+                    registration,
+                    generation,
+                }) => self.lend_one::<M>(socket, registration, generation)?,
+                Ok(Request::Admit) => {
+                    let status = match M::admit(peer) {
+                        Ok(()) => Status::Done,
+                        Err(_) => Status::Permission,
+                    };
+                    answer(socket, &Answer::Admitted(status).encode())?;
+                }
+                _ => return Err(nonsense()),
+            }
+        }
+    }
+
+    fn lend_one<M: Medium>(
+        &self,
+        socket: &OwnedFd,
+        registration: RegistrationId,
+        generation: Generation,
+    ) -> io::Result<()> {
+        let lent = self.buffers.lend(registration, generation);
+        let (status, mark, buffer) = match lent {
+            Ok((mark, buffer)) => (Status::Done, mark, Some(buffer)),
+            Err(refusal) => (refusal.into(), NO_MARK, None),
+        };
+        let memory = buffer.as_ref().map(|lease| lease.buffer().memory());
+        let answer = Answer::Lent {
+            status,
+            mark,
+            length: memory.map_or(0, |memory| memory.len() as u64),
+            address: memory.map_or(0, |memory| memory.address()),
+        };
+        let file = memory.map(M::file).transpose()?.flatten();
+        socket::send(socket, &answer.encode(), file)
+    }
+
+    fn write<M: Medium>(&self, socket: &OwnedFd, peer: &Process) -> io::Result<()> {
+        let mut sources = Sources::<M>::new();
+        let mut packet = [0; wire::BYTES * TOGETHER];
+        let mut answers = Vec::with_capacity(packet.len());
+        let mut spin = Spin::new(self.config.spin);
+        loop {
+            let Some((length, file)) = self.next(socket, &mut packet, Some(&mut spin))? else {
+                return Ok(());
+            };
+            let (messages, rest) = packet[..length].as_chunks::<{ wire::BYTES }>();
+            if !rest.is_empty() {
+                return Err(nonsense());
+            }
+            let mut file = file;
+            for message in messages {
+                match Request::decode(message) {
+                    Ok(Request::Offer {
+                        source,
+                        length,
+                        address,
+                    }) => {
+                        let lent = Lent { length, address };
+                        sources.offer(source, lent, file.take(), peer);
+                    }
+                    Ok(Request::Forget { source }) => sources.forget(source),
+                    Ok(Request::Write(write)) => {
+                        let status = self.apply(&write, &sources, peer);
+                        let tag = write.tag;
+                        answers.extend_from_slice(&Answer::Wrote { tag, status }.encode());
+                        // Who waits for a large one is not kept waiting for the others.
+                        if write.length >= self.config.inline_bytes {
+                            answer(socket, &answers)?;
+                            answers.clear();
+                        }
+                    }
+                    _ => return Err(nonsense()),
+                }
+            }
+            if !answers.is_empty() {
+                answer(socket, &answers)?;
+                answers.clear();
+            }
+        }
+    }
+
+    fn apply<M: Medium>(&self, write: &Write, sources: &Sources<M>, peer: &Process) -> Status {
+        let in_time = || {
+            let late = write.deadline != 0 && socket::now() >= write.deadline;
+            !late && !self.stopped.load(Ordering::Acquire)
+        };
+        if !in_time() {
+            return Status::Late;
+        }
+        let Some(end) = write.offset.checked_add(write.length) else {
+            return Status::OutOfBounds;
+        };
+        let admitted = self.buffers.admit(
+            write.registration,
+            write.generation,
+            write.offset..end,
+            Access::Write,
+        );
+        let destination = match admitted {
+            Ok(destination) => destination,
+            Err(refusal) => return refusal.into(),
+        };
+        let _moving = InFlight::begin(&self.bytes_in_flight, write.length);
+        let goes_on = || in_time() && peer.is_alive();
+        sources.fetch(write, &destination, peer, self.config.chunk_bytes, goes_on)
+    }
+
+    /// The next packet; `None`: the session is over.
+    fn next(
+        &self,
+        socket: &OwnedFd,
+        into: &mut [u8],
+        spin: Option<&mut Spin>,
+    ) -> io::Result<Option<(usize, Option<OwnedFd>)>> {
+        let look = |into: &mut [u8]| match socket::receive(socket, into) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            done => Some(done),
+        };
+        let found = match spin {
+            Some(spin) => spin.until(|| look(into)),
+            None => look(into),
+        };
+        let mut found = found;
+        while found.is_none() {
+            socket::wait(socket, PollFlags::IN, Duration::from_secs(3600));
+            found = look(into);
+        }
+        let (length, file) = found.expect("it was just found")?;
+        let over = length == 0 || self.stopped.load(Ordering::Acquire);
+        Ok((!over).then_some((length, file)))
+    }
+}
+
+/// Sends an answer. A peer that takes no answers has them waiting in its own socket.
+fn answer(socket: &OwnedFd, packet: &[u8]) -> io::Result<()> {
+    let start = Instant::now();
+    loop {
+        match socket::send(socket, packet, None) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && start.elapsed() < HELLO => {
+                socket::wait(socket, PollFlags::OUT, HELLO);
+            }
+            done => return done,
+        }
+    }
+}
+
+fn nonsense() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, wire::Nonsense)
+}
+
+/// Bytes that move, on the gauge for as long as they do.
+struct InFlight<'a> {
+    gauge: &'a AtomicU64,
+    bytes: u64,
+}
+
+impl<'a> InFlight<'a> {
+    fn begin(gauge: &'a AtomicU64, bytes: u64) -> Self {
+        gauge.fetch_add(bytes, Ordering::Relaxed);
+        Self { gauge, bytes }
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.gauge.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// Counts a session until its thread has ended.
+struct OpenSession {
+    shared: Arc<Shared>,
+    number: u64,
+}
+
+impl Drop for OpenSession {
+    fn drop(&mut self) {
+        self.shared.sessions.lock().open.remove(&self.number);
+        self.shared.ended.notify_all();
+    }
+}

@@ -1,0 +1,186 @@
+//! The tasks of a batch that go to other processes of this host.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use super::{
+    Medium,
+    link::Inner,
+    session::Session,
+    socket::on_clock,
+    wire::Write,
+    work::{Read, Work},
+    writes::Posted,
+};
+use crate::{
+    error::{Reason, Result, Stage, TransferError},
+    transport::{Op, Outcome, Posting, SubBatch, TaskRef},
+};
+
+#[derive(Debug)]
+pub(super) struct HostSubBatch<M: Medium> {
+    link: Arc<Inner<M>>,
+    work: Arc<Work<M>>,
+    /// Those that have writes of ours.
+    writing: Mutex<SmallVec<[Arc<Session<M>>; 1]>>,
+}
+
+impl<M: Medium> HostSubBatch<M> {
+    pub(super) fn new(link: &Arc<Inner<M>>) -> Self {
+        Self {
+            link: Arc::clone(link),
+            work: Arc::default(),
+            writing: Mutex::default(),
+        }
+    }
+
+    fn read(&self, task: TaskRef, session: &Arc<Session<M>>, spec: Posting) {
+        let read = Read {
+            task,
+            fences: session.fences(),
+            session: Arc::clone(session),
+            registration: spec.registration,
+            generation: spec.generation,
+            offset: spec.offset,
+            length: spec.length,
+            local: spec.local,
+            deadline: spec.deadline,
+        };
+        let known = session.known(read.registration, read.generation).is_some();
+        if known && read.length <= self.link.config().inline_bytes {
+            read.run(self.link.tasks());
+        } else {
+            self.link.lends();
+            self.work.push(read);
+        }
+    }
+
+    fn write(&self, task: TaskRef, session: &Arc<Session<M>>, spec: Posting) {
+        let slices = spec.local.len();
+        if slices > 1 {
+            let slices = u32::try_from(slices).unwrap_or(u32::MAX);
+            self.link.tasks().split(task, slices);
+        }
+        // A source's offset is that of its buffer.
+        let mut offset = spec.offset;
+        let deadline = on_clock(spec.deadline);
+        for local in spec.local {
+            let write = Write {
+                tag: 0,
+                source: local.buffer().id(),
+                from: local.offset(),
+                length: local.len(),
+                registration: spec.registration,
+                generation: spec.generation,
+                offset,
+                deadline,
+            };
+            offset += local.len();
+            session.writes.post(Posted {
+                task,
+                write,
+                local,
+                deadline: spec.deadline,
+                ended: false,
+                offered_again: false,
+            });
+        }
+        let mut writing = self.writing.lock();
+        if !writing.iter().any(|known| Arc::ptr_eq(known, session)) {
+            writing.push(Arc::clone(session));
+        }
+    }
+}
+
+/// How a task ends that need not be begun at all.
+fn hopeless(spec: &Posting) -> Option<Outcome> {
+    if spec.offset.checked_add(spec.length).is_none() {
+        let peer = Some(spec.peer);
+        let error = TransferError::unstarted(Reason::OutOfBounds, Stage::Admit, peer);
+        return Some(Outcome::Failed(error));
+    }
+    let late = spec.deadline.is_some_and(|end| end <= Instant::now());
+    late.then(|| Outcome::timed_out(Stage::Post, spec.peer))
+}
+
+impl<M: Medium> SubBatch for HostSubBatch<M> {
+    fn submit_transfer_tasks(&self, tasks: &[TaskRef]) -> Result<()> {
+        let mut last: Option<Arc<Session<M>>> = None;
+        for task in tasks {
+            let Some(spec) = self.link.tasks().posting(*task) else {
+                continue;
+            };
+            if let Some(end) = hopeless(&spec) {
+                self.link.tasks().finish(*task, end, true);
+                continue;
+            }
+            let known = last.take().filter(|session| session.peer() == spec.peer);
+            let session = match known.map_or_else(|| self.link.session(spec.peer), Ok) {
+                Ok(session) => session,
+                Err(reason) => {
+                    let error = TransferError::unstarted(reason, Stage::Connect, Some(spec.peer));
+                    self.link
+                        .tasks()
+                        .finish(*task, Outcome::Failed(error), true);
+                    continue;
+                }
+            };
+            match spec.op {
+                Op::Read => self.read(*task, &session, spec),
+                Op::Write => self.write(*task, &session, spec),
+            }
+            last = Some(session);
+        }
+        for session in &*self.writing.lock() {
+            session.writes.flush();
+        }
+        Ok(())
+    }
+
+    fn cancel_transfer_task(&self, task: TaskRef) {
+        while let Some(read) = self.work.take(task) {
+            // It finds that it is not wanted.
+            read.run(self.link.tasks());
+        }
+        // A retry of it may have gone to another peer than the batch's.
+        for session in self.link.sessions() {
+            session.writes.cancel(task);
+        }
+    }
+
+    fn drive(&self, budget: Duration) -> bool {
+        if let Some(read) = self.work.pop() {
+            read.run(self.link.tasks());
+            return true;
+        }
+        let mut driven = false;
+        let writing = self.writing.lock().clone();
+        let share = match writing.len() {
+            0 | 1 => budget,
+            _ => budget.min(Duration::from_micros(100)),
+        };
+        for session in &writing {
+            driven |= session.writes.drive(share);
+        }
+        driven
+    }
+
+    fn hand_over(&self) {
+        self.link.give(&self.work);
+        for session in &*self.writing.lock() {
+            if !session.writes.is_empty() {
+                self.link.watch(session);
+            }
+        }
+    }
+
+    fn recycle(&mut self) -> bool {
+        self.writing.get_mut().clear();
+        self.work.is_empty()
+    }
+}
