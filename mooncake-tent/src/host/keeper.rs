@@ -2,7 +2,10 @@
 //! is not lent any more.
 
 use std::{
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -22,14 +25,14 @@ const SWEEP: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Keeper<M: Medium> {
     watched: Mutex<Watched<M>>,
+    /// Something is lent, by us or to us.
+    sweeps: AtomicBool,
     more: Condvar,
 }
 
 #[derive(Debug)]
 struct Watched<M: Medium> {
     sessions: Vec<Arc<Session<M>>>,
-    /// Something is lent to us.
-    sweeps: bool,
     stopped: bool,
     running: bool,
 }
@@ -39,10 +42,10 @@ impl<M: Medium> Keeper<M> {
         Self {
             watched: Mutex::new(Watched {
                 sessions: Vec::new(),
-                sweeps: false,
                 stopped: false,
                 running: false,
             }),
+            sweeps: AtomicBool::new(false),
             more: Condvar::new(),
         }
     }
@@ -75,11 +78,11 @@ impl<M: Medium> Keeper<M> {
         }
     }
 
-    /// Something is lent to us, which may end.
+    /// Something is lent, by us or to us, which will end.
     pub(super) fn sweep(&self) {
-        let mut watched = self.watched.lock();
-        if !watched.sweeps {
-            watched.sweeps = true;
+        if !self.sweeps.swap(true, Ordering::AcqRel) {
+            // Whoever waits has looked at it under the lock.
+            let _watched = self.watched.lock();
             self.more.notify_all();
         }
     }
@@ -109,7 +112,7 @@ impl<M: Medium> Keeper<M> {
                     if !watched.sessions.is_empty() {
                         break;
                     }
-                    if watched.sweeps {
+                    if self.sweeps.load(Ordering::Acquire) {
                         let due = swept + SWEEP;
                         if self.more.wait_until(&mut watched, due).timed_out() {
                             break;
@@ -125,7 +128,7 @@ impl<M: Medium> Keeper<M> {
             if swept.elapsed() >= SWEEP {
                 swept = Instant::now();
                 let Some(link) = link.upgrade() else { return };
-                self.watched.lock().sweeps = false;
+                self.sweeps.store(false, Ordering::Release);
                 if link.sweep() {
                     self.sweep();
                 }

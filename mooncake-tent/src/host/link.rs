@@ -229,9 +229,9 @@ impl<M: Medium> Installed<M> {
         for session in &sessions {
             // What was sent gets a part of the time to be answered in, and the rest to break off.
             let left = end.saturating_duration_since(Instant::now());
-            let drained = session.drain(after(left / 2));
+            let _drained = session.drain(after(left / 2));
             session.writes.close();
-            quiet &= drained || session.drain(end);
+            quiet &= session.drain(end);
         }
         served?;
         match quiet {
@@ -292,7 +292,7 @@ impl<M: Medium> Inner<M> {
         self.keeper.watch(session);
     }
 
-    /// Something will be lent to us.
+    /// Something will be lent, by us or to us.
     pub(super) fn lends(&self) {
         self.keeper.sweep();
     }

@@ -158,6 +158,9 @@ impl Shared {
             if sessions.open.len() >= 2 * self.config.peers || self.stopped.load(Ordering::Acquire)
             {
                 let answer = self.welcome(Status::Full);
+                // What was not read would break the connection before the answer is.
+                let mut hello = [0; wire::BYTES];
+                let _read = socket::receive_until(&socket, &mut hello, after(PAUSE));
                 let _told = socket::send(&socket, &answer, None);
                 return;
             }

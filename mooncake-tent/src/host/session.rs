@@ -73,6 +73,14 @@ struct Lender {
     rests: Option<(Instant, Reason)>,
 }
 
+impl Lender {
+    /// Why it is not asked just now.
+    fn rests(&self) -> Option<Reason> {
+        let (until, reason) = self.rests.as_ref()?;
+        (Instant::now() < *until).then(|| reason.clone())
+    }
+}
+
 /// How a copy ended that did not bring what was asked for.
 #[derive(Debug)]
 pub(super) struct CopyError {
@@ -147,8 +155,10 @@ impl<M: Medium> Session<M> {
         if let Some(known) = self.known(registration, generation) {
             return Ok(known);
         }
-        let lent = self.ask(&mut lender, registration, generation, end);
-        match lent {
+        if let Some(reason) = lender.rests() {
+            return Err(reason);
+        }
+        match self.ask(&mut lender, registration, generation, end) {
             Ok(lent) => {
                 let lent = Arc::new(lent);
                 self.views.rcu(|views| {
@@ -226,12 +236,6 @@ impl<M: Medium> Session<M> {
         lender: &'a mut Lender,
         end: Instant,
     ) -> Result<&'a (OwnedFd, Arc<Owner>), Reason> {
-        if let Some((until, reason)) = &lender.rests
-            && Instant::now() < *until
-        {
-            return Err(reason.clone());
-        }
-        lender.rests = None;
         if self.stopped.load(Ordering::Acquire) {
             return Err(Reason::Stopped);
         }
@@ -285,12 +289,11 @@ impl<M: Medium> Session<M> {
         })?;
         let copied = M::copy(&from.view, &from.owner.process, at, into);
         // What was copied from memory that was taken back meanwhile is not what was asked for.
-        from.check()
-            .and(copied.map_err(|error| unreachable(&error)))
-            .map_err(|reason| CopyError {
-                reason,
-                untouched: false,
-            })
+        let copied = copied.map_err(|error| unreachable(&error));
+        from.check().and(copied).map_err(|reason| CopyError {
+            reason,
+            untouched: false,
+        })
     }
 
     fn begin(&self, fences: u64) -> Option<RwLockReadGuard<'_, ()>> {

@@ -136,7 +136,11 @@ impl<M: Medium> SubBatch for HostSubBatch<M> {
             }
             last = Some(session);
         }
-        for session in &*self.writing.lock() {
+        let writing = self.writing.lock();
+        if !writing.is_empty() {
+            self.link.lends();
+        }
+        for session in &*writing {
             session.writes.flush();
         }
         Ok(())

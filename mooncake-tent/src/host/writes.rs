@@ -354,9 +354,11 @@ impl<M: Medium> Writes<M> {
     /// ends: then all is quiet.
     fn break_off(&self, sender: &mut Sender, reason: &Reason) {
         tracing::debug!(link = M::NAME, peer = %self.peer, %reason, "writes broke off");
-        let stage = match sender.welcomed {
-            true => Stage::Post,
-            false => Stage::Connect,
+        let (reason, stage) = match (sender.welcomed, reason) {
+            (true, reason) => (reason.clone(), Stage::Post),
+            // It went without a word that we could still read.
+            (false, Reason::Broken(_)) => (unwelcome(), Stage::Connect),
+            (false, reason) => (reason.clone(), Stage::Connect),
         };
         for posted in std::mem::take(&mut sender.waiting) {
             let error = TransferError::unstarted(reason.clone(), stage, Some(self.peer));
@@ -464,6 +466,12 @@ impl<M: Medium> Writes<M> {
         let mut sender = self.sender.lock();
         self.break_off(&mut sender, &Reason::Stopped);
     }
+}
+
+fn unwelcome() -> Reason {
+    let what =
+        "it does not welcome us: it has all the sessions that it takes, or does not serve our user";
+    Reason::Unreachable(what.into())
 }
 
 /// Offers the memory that a write comes from; `false`: not now.

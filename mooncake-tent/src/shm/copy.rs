@@ -29,9 +29,10 @@ fn avx(from: Piece, into: Piece) {
     let head = into.as_ptr().align_offset(32).min(len);
     let body = (len - head) / STEP * STEP;
     into.copy_from(from.first(head));
-    // SAFETY: AVX was detected; both pieces are live, hold `head + body` bytes at least, and from
-    // `head` on the destination is aligned to 32 bytes.
-    unsafe { lines(from.as_ptr().add(head), into.as_ptr().add(head), body) };
+    let (source, target) = (from.skip(head).as_ptr(), into.skip(head).as_ptr());
+    // SAFETY: AVX was detected; both pieces are live, hold `body` bytes from here on at least, and
+    // the destination is aligned to 32 bytes.
+    unsafe { lines(source, target, body) };
     into.skip(head + body).copy_from(from.skip(head + body));
 }
 
@@ -85,7 +86,7 @@ mod tests {
     fn every_byte_arrives_wherever_both_ends_lie_and_none_beyond() {
         const ROOM: usize = STREAMED + 1024;
         let from = Memory::allocate(ROOM).unwrap();
-        let bytes: Vec<u8> = (0..ROOM).map(|at| (at * 31 ^ at >> 8) as u8).collect();
+        let bytes: Vec<u8> = (0..ROOM).map(|at| ((at * 31) ^ (at >> 8)) as u8).collect();
         from.write_at(0, &bytes);
         for (start, at, more) in [
             (0, 0, 0),
