@@ -43,11 +43,11 @@
 //!
 //! # Features
 //!
-//! `tcp`, `shm`, `cma` (on): the links between processes. `conformance`: the suite that every link must pass, and test doubles.
+//! `tcp` (on): the TCP link. `host` (on): the links between processes of one host. `conformance`: the suite that every link must pass, and test doubles.
 //! `fuzzing`: ways in for the fuzz targets of this workspace, which may change at any time.
 #![deny(unsafe_code)]
 
-#[cfg(feature = "cma")]
+#[cfg(feature = "host")]
 pub mod cma;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -64,7 +64,7 @@ mod memory;
 mod platform;
 mod segment;
 pub mod selector;
-#[cfg(feature = "shm")]
+#[cfg(feature = "host")]
 pub mod shm;
 #[cfg(any(feature = "tcp", feature = "host"))]
 mod spin;
@@ -73,7 +73,7 @@ mod sync;
 pub mod tcp;
 pub mod transport;
 
-#[cfg(feature = "cma")]
+#[cfg(feature = "host")]
 pub use cma::CmaTransport;
 pub use engine::{
     Batch, Buffer, Gauges, RegisterOptions, Request, TentEngine, TentEngineBuilder, TransferEngine,
@@ -86,7 +86,7 @@ pub use loopback::InProcess;
 pub use memory::{BufferLease, LocalBuffer, LocalSlice, Memory, Permission};
 pub use platform::machine;
 pub use segment::{BufferDescriptor, RemoteRange, Segment, SegmentDescriptor};
-#[cfg(feature = "shm")]
+#[cfg(feature = "host")]
 pub use shm::ShmTransport;
 #[cfg(feature = "tcp")]
 pub use tcp::{TcpConfig, TcpTransport};

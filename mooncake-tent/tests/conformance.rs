@@ -1,10 +1,5 @@
 //! The laws on every link that this crate has, on links that misbehave, and through a relay.
-#![cfg(all(
-    feature = "conformance",
-    feature = "tcp",
-    feature = "shm",
-    feature = "cma"
-))]
+#![cfg(all(feature = "conformance", feature = "tcp", feature = "host"))]
 #![allow(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
 use std::{net::SocketAddr, time::Duration};

@@ -1,11 +1,6 @@
 //! Processes of one host that reach each other's memory without a network: what a process that dies,
 //! stops or belongs to somebody else makes of it.
-#![cfg(all(
-    feature = "conformance",
-    feature = "tcp",
-    feature = "shm",
-    feature = "cma"
-))]
+#![cfg(all(feature = "conformance", feature = "tcp", feature = "host"))]
 #![allow(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
 mod common;

@@ -14,12 +14,19 @@ use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use smallvec::SmallVec;
 
-use super::{Medium, link::Inner, session::Session};
+use super::{
+    Medium,
+    link::Inner,
+    session::{Registration, Session},
+};
 
 /// How often deadlines are looked at while something is under way.
 const TICK: Duration = Duration::from_millis(20);
 /// How often it is looked what is not lent any more.
 const SWEEP: Duration = Duration::from_secs(1);
+
+/// Bytes of a mapping that are touched at a time.
+const WARMED: u64 = 16 << 20;
 
 /// What the thread looks after.
 #[derive(Debug)]
@@ -33,6 +40,8 @@ pub(super) struct Keeper<M: Medium> {
 #[derive(Debug)]
 struct Watched<M: Medium> {
     sessions: Vec<Arc<Session<M>>>,
+    /// What was lent to us lately, and how far we have touched it.
+    cold: Vec<(Arc<Registration<M>>, u64)>,
     stopped: bool,
     running: bool,
 }
@@ -42,6 +51,7 @@ impl<M: Medium> Keeper<M> {
         Self {
             watched: Mutex::new(Watched {
                 sessions: Vec::new(),
+                cold: Vec::new(),
                 stopped: false,
                 running: false,
             }),
@@ -87,6 +97,12 @@ impl<M: Medium> Keeper<M> {
         }
     }
 
+    /// This was just lent to us.
+    pub(super) fn warm(&self, lent: Arc<Registration<M>>) {
+        self.watched.lock().cold.push((lent, 0));
+        self.more.notify_all();
+    }
+
     /// Ends the thread; `false`: not in time.
     pub(super) fn stop(&self, end: Instant) -> bool {
         let mut watched = self.watched.lock();
@@ -109,7 +125,7 @@ impl<M: Medium> Keeper<M> {
                     if watched.stopped {
                         return;
                     }
-                    if !watched.sessions.is_empty() {
+                    if !watched.sessions.is_empty() || !watched.cold.is_empty() {
                         break;
                     }
                     if self.sweeps.load(Ordering::Acquire) {
@@ -123,8 +139,11 @@ impl<M: Medium> Keeper<M> {
                 }
                 watched.sessions.iter().cloned().collect()
             };
-            self.serve(&sessions);
+            if !sessions.is_empty() {
+                self.serve(&sessions);
+            }
             drop(sessions);
+            self.warm_some();
             if swept.elapsed() >= SWEEP {
                 swept = Instant::now();
                 let Some(link) = link.upgrade() else { return };
@@ -133,6 +152,16 @@ impl<M: Medium> Keeper<M> {
                     self.sweep();
                 }
             }
+        }
+    }
+
+    /// Touches a part of what is cold.
+    fn warm_some(&self) {
+        let Some((lent, from)) = self.watched.lock().cold.pop() else {
+            return;
+        };
+        if lent.warm(from, WARMED) {
+            self.watched.lock().cold.push((lent, from + WARMED));
         }
     }
 
@@ -147,7 +176,9 @@ impl<M: Medium> Keeper<M> {
                 .iter()
                 .map(|socket| PollFd::new(socket, PollFlags::IN));
             let mut fds: SmallVec<[_; 4]> = fds.collect();
-            let tick = Timespec::try_from(TICK).expect("it is short");
+            let cold = !self.watched.lock().cold.is_empty();
+            let tick = if cold { Duration::ZERO } else { TICK };
+            let tick = Timespec::try_from(tick).expect("it is short");
             let _woken = poll(&mut fds, Some(&tick));
         }
         for session in sessions {

@@ -277,7 +277,13 @@ impl<M: Medium> Inner<M> {
             return Ok(Arc::clone(session));
         }
         let tasks = Arc::clone(&self.tasks);
-        let session = Arc::new(Session::new(peer, self.incarnation, tasks, &self.config));
+        let session = Arc::new(Session::new(
+            peer,
+            self.incarnation,
+            tasks,
+            &self.config,
+            &self.keeper,
+        ));
         let mut sessions = FxHashMap::clone(&self.sessions.load());
         sessions.insert(peer, Arc::clone(&session));
         self.sessions.store(Arc::new(sessions));

@@ -16,6 +16,7 @@ use rustc_hash::FxHashMap;
 
 use super::{
     HostConfig, Lent, Medium, Process,
+    keeper::Keeper,
     place::socket_name,
     socket,
     wire::{self, Answer, Purpose, Request, Status},
@@ -39,6 +40,7 @@ pub(super) struct Session<M: Medium> {
     initiator: Incarnation,
     config: HostConfig,
     lender: Mutex<Lender>,
+    keeper: Arc<Keeper<M>>,
     views: ArcSwap<Views<M>>,
     pub(super) writes: Writes<M>,
     /// What was asked before one of them is not begun after it.
@@ -95,9 +97,11 @@ impl<M: Medium> Session<M> {
         initiator: Incarnation,
         tasks: Tasks,
         config: &HostConfig,
+        keeper: &Arc<Keeper<M>>,
     ) -> Self {
         Self {
             peer,
+            keeper: Arc::clone(keeper),
             initiator,
             config: config.clone(),
             lender: Mutex::default(),
@@ -161,6 +165,7 @@ impl<M: Medium> Session<M> {
         match self.ask(&mut lender, registration, generation, end) {
             Ok(lent) => {
                 let lent = Arc::new(lent);
+                self.keeper.warm(Arc::clone(&lent));
                 self.views.rcu(|views| {
                     let mut views = Views::clone(views);
                     views.insert((registration, generation), Arc::clone(&lent));
@@ -355,6 +360,15 @@ impl<M: Medium> Session<M> {
 }
 
 impl<M: Medium> Registration<M> {
+    /// Touches a range of it; `false`: that was beyond its end.
+    pub(super) fn warm(&self, from: u64, length: u64) -> bool {
+        let within = from < self.length && self.check().is_ok();
+        if within {
+            M::warm(&self.view, from, length);
+        }
+        within
+    }
+
     /// It is still what was lent.
     fn check(&self) -> Result<(), Reason> {
         if !self.owner.marks.is_open(self.mark) {

@@ -183,6 +183,7 @@ impl LocalBuffer {
     }
 
     /// Whether it would be leased now.
+    #[cfg(feature = "tcp")]
     pub(super) fn is_open(&self, generation: Generation) -> bool {
         let state = self.state.load(Ordering::Acquire);
         state & CLOSED == 0 && generation_of(state) == generation
@@ -258,6 +259,7 @@ pub struct BufferLease(Held);
 #[derive(Clone)]
 enum Held {
     Alone(Alone),
+    #[cfg(feature = "tcp")]
     Together(Arc<Alone>),
 }
 
@@ -275,6 +277,7 @@ impl BufferLease {
     pub fn buffer(&self) -> &Arc<LocalBuffer> {
         match &self.0 {
             Held::Alone(alone) => alone.buffer(),
+            #[cfg(feature = "tcp")]
             Held::Together(together) => together.buffer(),
         }
     }

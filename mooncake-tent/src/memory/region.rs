@@ -23,8 +23,17 @@ pub struct Memory {
 
 /// Keeps the bytes mapped.
 enum Owner {
-    Shared { map: MmapRaw, file: File },
-    Foreign { _keep: Box<dyn Any + Send + Sync> },
+    Shared {
+        map: MmapRaw,
+        #[cfg_attr(
+            not(feature = "host"),
+            expect(dead_code, reason = "nobody else maps it")
+        )]
+        file: File,
+    },
+    Foreign {
+        _keep: Box<dyn Any + Send + Sync>,
+    },
 }
 
 // SAFETY: a region is an address range without interior state of its own. All access goes through

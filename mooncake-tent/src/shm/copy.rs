@@ -5,7 +5,7 @@
 use crate::memory::Piece;
 
 /// From so many bytes on, what is written had better not go through the caches.
-const STREAMED: usize = 128 << 10;
+const STREAMED: usize = 32 << 10;
 
 /// Copies all of `from` to the beginning of `into`, past the caches where that is faster.
 ///
