@@ -130,17 +130,26 @@ impl SubBatch for Link {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_that_is_cancelled_while_it_is_posted_again_is_cancelled() {
-    let owner = engine().await;
+    let link = || {
+        let (begins, begun) = sync_channel(1);
+        let (go_on, goes_on) = sync_channel(1);
+        let link = Link(Arc::new(Stale {
+            tasks: OnceLock::new(),
+            posts: AtomicUsize::new(0),
+            begins,
+            goes_on: Mutex::new(goes_on),
+            posted: Mutex::default(),
+        }));
+        (link, begun, go_on)
+    };
+    let (theirs, ..) = link();
+    let owner = TentEngine::builder()
+        .transport(theirs)
+        .build()
+        .await
+        .unwrap();
     let remote = buffer(&owner, 4096, Permission::PeersReadWrite).await;
-    let (begins, begun) = sync_channel(1);
-    let (go_on, goes_on) = sync_channel(1);
-    let link = Link(Arc::new(Stale {
-        tasks: OnceLock::new(),
-        posts: AtomicUsize::new(0),
-        begins,
-        goes_on: Mutex::new(goes_on),
-        posted: Mutex::default(),
-    }));
+    let (link, begun, go_on) = link();
     let engine = TentEngine::builder().transport(link).build().await.unwrap();
     let local = buffer(&engine, 4096, Permission::Local).await;
     let segment = open(&engine, &owner).await;

@@ -4,8 +4,8 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use mooncake_tent::{
-    Buffer, Memory, Permission, RegisterOptions, TcpConfig, TcpTransport, TentEngine,
-    TransferEngine,
+    Buffer, CmaTransport, Memory, Permission, RegisterOptions, ShmTransport, TcpConfig,
+    TcpTransport, TentEngine, TransferEngine,
 };
 use tokio::sync::{oneshot, watch};
 
@@ -40,6 +40,8 @@ pub struct ClientOptions {
     /// How long the client goes by what a look-up has found, so that reading an object again asks
     /// nothing of the master; at most half of a lease. Zero: not at all.
     pub keep_look_ups: Duration,
+    /// Nodes of the same host and user are reached through their memory, without a network.
+    pub host_links: bool,
     /// Memory that the client's process lends to the store; 0: none. Puts go there first.
     pub segment_bytes: u64,
     /// Where the engine's control service listens if memory is lent; its address is the segment's
@@ -57,6 +59,7 @@ impl Default for ClientOptions {
             operation_deadline: Duration::from_secs(5),
             connect_deadline: Duration::from_secs(1),
             keep_look_ups: Settings::default().keep,
+            host_links: true,
             segment_bytes: 0,
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             data_listen: SocketAddr::from(([127, 0, 0, 1], 0)),
@@ -80,8 +83,8 @@ pub struct RealClient {
 }
 
 impl RealClient {
-    /// Connects to the master at `address`, with an engine of its own that reaches nodes over TCP
-    /// and offers nothing itself, unless [memory is lent](ClientOptions::segment_bytes). Call it
+    /// Connects to the master at `address`, with an engine of its own that reaches nodes through
+    /// shared memory or over TCP, and offers nothing itself, unless [memory is lent](ClientOptions::segment_bytes). Call it
     /// within a tokio runtime.
     ///
     /// # Errors
@@ -92,7 +95,13 @@ impl RealClient {
         let mut tcp = TcpConfig::default();
         tcp.listen = lends.then_some(options.data_listen);
         tcp.connect_timeout = options.connect_deadline;
-        let builder = TentEngine::builder().transport(TcpTransport::new(tcp));
+        let mut builder = TentEngine::builder();
+        if options.host_links {
+            builder = builder
+                .transport_if_possible(ShmTransport::default())
+                .transport_if_possible(CmaTransport::default());
+        }
+        let builder = builder.transport(TcpTransport::new(tcp));
         let builder = match lends {
             true => builder.listen(options.listen),
             false => builder.without_control(),

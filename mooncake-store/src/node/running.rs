@@ -2,7 +2,9 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use mooncake_tent::{TcpConfig, TcpTransport, TentEngine, TransferEngine};
+use mooncake_tent::{
+    CmaTransport, ShmTransport, TcpConfig, TcpTransport, TentEngine, TransferEngine,
+};
 
 use crate::{
     StoreError,
@@ -62,6 +64,8 @@ impl Node {
         tcp.listen = Some(options.data_listen);
         let engine = TentEngine::builder()
             .listen(options.listen)
+            .transport_if_possible(ShmTransport::default())
+            .transport_if_possible(CmaTransport::default())
             .transport(TcpTransport::new(tcp))
             .build()
             .await?;

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use super::{TentEngine, TransportLoader, tent::Parts};
+use super::{TentEngine, TransportLoader, loader::Loaded, tent::Parts};
 use crate::{
     control::ControlServer,
     error::Result,
@@ -60,6 +60,12 @@ impl TentEngineBuilder {
         self
     }
 
+    /// Adds a link if this machine has what it needs; [`TentEngine::absent_links`] says why not.
+    pub fn transport_if_possible(mut self, link: impl Transport) -> Self {
+        self.loader.want_if_possible(Arc::new(link));
+        self
+    }
+
     /// Shares the in-process link with another engine of this process.
     pub fn in_process(mut self, link: InProcess) -> Self {
         self.in_process = Some(link);
@@ -100,13 +106,14 @@ impl TentEngineBuilder {
         if let Some(in_process) = in_process {
             self.loader.want(Arc::new(in_process));
         }
-        let links = self.loader.load(&context).await?;
+        let Loaded { links, absent } = self.loader.load(&context).await?;
         Ok(TentEngine::assemble(Parts {
             name,
             machine: platform::machine(),
             patience: self.patience,
             context,
             links,
+            absent,
             control,
         }))
     }

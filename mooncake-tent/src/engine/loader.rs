@@ -14,6 +14,16 @@ const MOST: usize = u64::BITS as usize;
 #[derive(Debug, Default)]
 pub(crate) struct TransportLoader {
     wanted: Vec<Arc<dyn Transport>>,
+    /// Names of those without which an engine does as well.
+    optional: Vec<&'static str>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) links: Vec<Arc<dyn Transport>>,
+    /// Optional ones that could not be installed, and why.
+    pub(crate) absent: Vec<(&'static str, String)>,
 }
 
 impl TransportLoader {
@@ -21,12 +31,19 @@ impl TransportLoader {
         self.wanted.push(link);
     }
 
+    /// As [`want`](Self::want), if the machine lets it.
+    pub(crate) fn want_if_possible(&mut self, link: Arc<dyn Transport>) {
+        self.optional.push(link.name());
+        self.wanted.push(link);
+    }
+
     pub(crate) fn wants(&self, name: &str) -> bool {
         self.wanted.iter().any(|link| link.name() == name)
     }
 
-    /// Installs all of them, or none.
-    pub(crate) async fn load(self, context: &InstallContext) -> Result<Vec<Arc<dyn Transport>>> {
+    /// Installs all of them but optional ones that the machine does not let; or none.
+    pub(crate) async fn load(self, context: &InstallContext) -> Result<Loaded> {
+        let mut absent = Vec::new();
         if self.wanted.len() > MOST {
             return Err(Error::Busy {
                 what: "the list of links",
@@ -45,6 +62,14 @@ impl TransportLoader {
             } else {
                 link.install(context.clone()).await
             };
+            if let Err(error) = &installed
+                && !twice
+                && self.optional.contains(&link.name())
+            {
+                tracing::info!(link = link.name(), %error, "this machine has no such link");
+                absent.push((link.name(), error.to_string()));
+                continue;
+            }
             if let Err(error) = installed {
                 for link in &self.wanted[..place] {
                     if let Err(error) = link.uninstall(Duration::from_secs(1)).await {
@@ -54,6 +79,12 @@ impl TransportLoader {
                 return Err(error);
             }
         }
-        Ok(self.wanted)
+        let missing =
+            |link: &Arc<dyn Transport>| absent.iter().any(|(name, _)| *name == link.name());
+        let links = self.wanted.into_iter().filter(|link| !missing(link));
+        Ok(Loaded {
+            links: links.collect(),
+            absent,
+        })
     }
 }

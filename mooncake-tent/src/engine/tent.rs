@@ -54,6 +54,7 @@ pub(super) struct Parts {
     pub(super) patience: Duration,
     pub(super) context: InstallContext,
     pub(super) links: Vec<Arc<dyn Transport>>,
+    pub(super) absent: Vec<(&'static str, String)>,
     pub(super) control: Option<ControlServer>,
 }
 
@@ -123,6 +124,12 @@ impl TentEngine {
     pub fn explain(&self, op: Op, segment: &Segment) -> Ranking {
         self.shared
             .rank(RouteKey::any(op), &segment.known().descriptor)
+    }
+
+    /// Links that it should have had [if possible](TentEngineBuilder::transport_if_possible), and why
+    /// it has not.
+    pub fn absent_links(&self) -> &[(&'static str, String)] {
+        &self.shared.parts.absent
     }
 
     /// What it holds at this moment.

@@ -123,7 +123,7 @@ impl<M: Medium> HostLink<M> {
 
     pub(crate) fn endpoint(&self) -> Option<String> {
         let inner = &self.installed.get()?.inner;
-        Some(inner.place.endpoint(inner.incarnation))
+        Some(inner.place.endpoint(own_user(), inner.incarnation))
     }
 
     pub(crate) fn uninstall(&self, budget: Duration) -> BoxFuture<'_, Result<()>> {
@@ -152,8 +152,12 @@ impl<M: Medium> HostLink<M> {
         let Some(installed) = self.installed.get() else {
             return false;
         };
-        peer.endpoint(M::NAME)
-            .is_some_and(|endpoint| installed.inner.place.reaches(endpoint, peer.id()))
+        let Some(endpoint) = peer.endpoint(M::NAME) else {
+            return false;
+        };
+        let mut users = self.config.users.clone();
+        users.push(own_user());
+        installed.inner.place.reaches(endpoint, &users, peer.id())
     }
 
     pub(crate) fn warm_up<'a>(
@@ -326,6 +330,10 @@ impl<M: Medium> Inner<M> {
         }
         more
     }
+}
+
+fn own_user() -> u32 {
+    rustix::process::geteuid().as_raw()
 }
 
 fn error<M: Medium>(message: impl Into<String>) -> Error {

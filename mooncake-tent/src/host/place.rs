@@ -28,14 +28,15 @@ impl Place {
         Some(Self(place))
     }
 
-    /// How peers learn of a process that listens here.
-    pub(super) fn endpoint(&self, incarnation: Incarnation) -> String {
-        format!("{}/{incarnation}", self.0)
+    /// How peers learn of a process of `user` that listens here.
+    pub(super) fn endpoint(&self, user: u32, incarnation: Incarnation) -> String {
+        format!("{}/{user}/{incarnation}", self.0)
     }
 
-    /// The process behind `endpoint` can be reached from here.
-    pub(super) fn reaches(&self, endpoint: &str, incarnation: Incarnation) -> bool {
-        endpoint == self.endpoint(incarnation)
+    /// The process behind `endpoint` can be reached from here, and is one of `users`.
+    pub(super) fn reaches(&self, endpoint: &str, users: &[u32], incarnation: Incarnation) -> bool {
+        let mut users = users.iter();
+        users.any(|user| endpoint == self.endpoint(*user, incarnation))
     }
 }
 
@@ -52,9 +53,10 @@ mod tests {
     fn a_process_elsewhere_is_not_reached_by_a_name_that_means_another_one_here() {
         let ours = Place::ours().unwrap();
         let (one, other) = (Incarnation::random(), Incarnation::random());
-        assert!(ours.reaches(&ours.endpoint(one), one));
-        assert!(!ours.reaches(&ours.endpoint(one), other));
+        assert!(ours.reaches(&ours.endpoint(7, one), &[5, 7], one));
+        assert!(!ours.reaches(&ours.endpoint(7, one), &[5], one));
+        assert!(!ours.reaches(&ours.endpoint(7, one), &[7], other));
         let elsewhere = Place(format!("{}1", ours.0));
-        assert!(!ours.reaches(&elsewhere.endpoint(one), one));
+        assert!(!ours.reaches(&elsewhere.endpoint(7, one), &[7], one));
     }
 }

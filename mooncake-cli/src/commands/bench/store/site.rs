@@ -68,6 +68,8 @@ impl Site {
 
     fn connect(&self, name: String, segment_bytes: u64) -> Result<BlockingClient, Failure> {
         let mut options = ClientOptions::default();
+        // What is measured is the way over the network.
+        options.host_links = false;
         options.tenant = self.settings.tenant.clone();
         options.name = name;
         options.operation_deadline = self.settings.operation_deadline;
