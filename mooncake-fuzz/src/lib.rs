@@ -18,6 +18,7 @@ mod frames;
 mod memory;
 mod mutation;
 mod operations;
+mod policies;
 mod requests;
 mod shape;
 mod trace;
@@ -38,12 +39,13 @@ pub struct Target {
 }
 
 /// All targets, by name.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 9] = [
     answers::TARGET,
     configuration::TARGET,
     descriptors::TARGET,
     frames::TARGET,
     operations::TARGET,
+    policies::TARGET,
     requests::TARGET,
     trace::TARGET,
     units::TARGET,

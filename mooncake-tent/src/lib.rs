@@ -43,7 +43,7 @@
 //!
 //! # Features
 //!
-//! `tcp` (on): the TCP link. `conformance`: the suite that every link must pass, and test doubles.
+//! `tcp` (on): the TCP link. `json`: policies of the selector in JSON. `conformance`: the suite that every link must pass, and test doubles.
 //! `fuzzing`: ways in for the fuzz targets of this workspace, which may change at any time.
 #![deny(unsafe_code)]
 
@@ -53,16 +53,20 @@ mod control;
 mod engine;
 mod error;
 mod identity;
+#[cfg(feature = "json")]
+mod json;
 #[cfg(all(test, mooncake_loom))]
 mod loom_models;
 pub mod loopback;
 mod memory;
 mod platform;
+mod qos;
 mod segment;
 pub mod selector;
 mod sync;
 #[cfg(feature = "tcp")]
 pub mod tcp;
+mod time;
 pub mod transport;
 
 pub use engine::{
@@ -73,9 +77,11 @@ pub use identity::{Generation, Incarnation, PeerId, RegistrationId};
 pub use loopback::InProcess;
 pub use memory::{BufferLease, LocalBuffer, LocalSlice, Memory, Permission};
 pub use platform::machine;
+pub use qos::{DeviceSet, Hint, Intent, Priority, Strength};
 pub use segment::{BufferDescriptor, RemoteRange, Segment, SegmentDescriptor};
 #[cfg(feature = "tcp")]
 pub use tcp::{TcpConfig, TcpTransport};
+pub use time::Time;
 
 #[cfg(all(doctest, feature = "tcp"))]
 #[doc = include_str!("../README.md")]
