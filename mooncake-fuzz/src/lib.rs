@@ -21,6 +21,7 @@ mod operations;
 mod policies;
 mod requests;
 mod shape;
+mod topology;
 mod trace;
 mod units;
 
@@ -39,7 +40,7 @@ pub struct Target {
 }
 
 /// All targets, by name.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 10] = [
     answers::TARGET,
     configuration::TARGET,
     descriptors::TARGET,
@@ -47,6 +48,7 @@ pub const TARGETS: [Target; 9] = [
     operations::TARGET,
     policies::TARGET,
     requests::TARGET,
+    topology::TARGET,
     trace::TARGET,
     units::TARGET,
 ];

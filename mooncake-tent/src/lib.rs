@@ -43,7 +43,8 @@
 //!
 //! # Features
 //!
-//! `tcp` (on): the TCP link. `json`: policies of the selector in JSON. `conformance`: the suite that every link must pass, and test doubles.
+//! `tcp` (on): the TCP link. `json`: policies of the selector and
+//! descriptions of machines in JSON. `conformance`: the suite that every link must pass, and test doubles.
 //! `fuzzing`: ways in for the fuzz targets of this workspace, which may change at any time.
 #![deny(unsafe_code)]
 
@@ -59,7 +60,7 @@ mod json;
 mod loom_models;
 pub mod loopback;
 mod memory;
-mod platform;
+pub mod platform;
 mod qos;
 mod segment;
 pub mod selector;
@@ -75,8 +76,10 @@ pub use engine::{
 pub use error::{Applied, Error, Progress, Reason, Result, Retry, Stage, TransferError};
 pub use identity::{Generation, Incarnation, PeerId, RegistrationId};
 pub use loopback::InProcess;
-pub use memory::{BufferLease, LocalBuffer, LocalSlice, Memory, Permission};
-pub use platform::machine;
+pub use memory::{
+    BufferLease, HugePages, LocalBuffer, LocalSlice, Memory, MemoryOptions, Permission,
+};
+pub use platform::host::machine;
 pub use qos::{DeviceSet, Hint, Intent, Priority, Strength};
 pub use segment::{BufferDescriptor, RemoteRange, Segment, SegmentDescriptor};
 #[cfg(feature = "tcp")]

@@ -3,12 +3,15 @@
 #[cfg(feature = "tcp")]
 mod admission;
 mod buffer;
+mod numa;
+mod options;
 mod region;
 mod table;
 
 #[cfg(feature = "tcp")]
 pub(crate) use admission::Admission;
 pub use buffer::{BufferLease, LocalBuffer, LocalSlice, Permission};
+pub use options::{HugePages, MemoryOptions};
 pub use region::Memory;
 pub(crate) use region::Piece;
 #[cfg(feature = "tcp")]

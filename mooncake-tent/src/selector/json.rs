@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 use super::{Order, Policy, SegmentKind};
 use crate::{
-    json::Given,
+    json::{Given, Object},
     qos::{DeviceSet, Intent, Priority},
 };
 
@@ -69,11 +69,11 @@ form! {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Section {
-    policy: Vec<Form>,
+    policy: Vec<Object<Form>>,
 }
 
 /// The list itself, or the section with it.
-struct Document(Vec<Form>);
+struct Document(Vec<Object<Form>>);
 
 impl<'de> Deserialize<'de> for Document {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
@@ -102,7 +102,7 @@ impl<'de> Visitor<'de> for Either {
 
 pub(super) fn decode(text: &str) -> serde_json::Result<Vec<Policy>> {
     let Document(list) = serde_json::from_str(text)?;
-    Ok(list.into_iter().map(Policy::from).collect())
+    Ok(list.into_iter().map(|Object(form)| form.into()).collect())
 }
 
 pub(super) fn encode(list: &[Policy]) -> String {
@@ -251,6 +251,7 @@ mod tests {
                 "\"disk\" is no kind of segment",
             ),
             (r#"[] []"#, "trailing characters"),
+            (r#"[["a"]]"#, "invalid type: sequence, expected an object"),
             ("7", "a list of policies"),
             ("", "EOF"),
         ] {
