@@ -18,8 +18,10 @@ mod frames;
 mod memory;
 mod mutation;
 mod operations;
+mod policies;
 mod requests;
 mod shape;
+mod topology;
 mod trace;
 mod units;
 
@@ -38,13 +40,15 @@ pub struct Target {
 }
 
 /// All targets, by name.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 10] = [
     answers::TARGET,
     configuration::TARGET,
     descriptors::TARGET,
     frames::TARGET,
     operations::TARGET,
+    policies::TARGET,
     requests::TARGET,
+    topology::TARGET,
     trace::TARGET,
     units::TARGET,
 ];

@@ -50,4 +50,6 @@ macro_rules! campaigns {
     };
 }
 
-campaigns! { answers configuration descriptors frames operations requests trace units }
+campaigns! {
+    answers configuration descriptors frames operations policies requests topology trace units
+}

@@ -43,7 +43,9 @@
 //!
 //! # Features
 //!
-//! `tcp` (on): the TCP link. `host` (on): the links between processes of one host. `conformance`: the suite that every link must pass, and test doubles.
+//! `tcp` (on): the TCP link. `host` (on): the links between processes of one host. `json`: policies
+//! of the selector and descriptions of machines in JSON. `conformance`: the suite that every link
+//! must pass, and test doubles.
 //! `fuzzing`: ways in for the fuzz targets of this workspace, which may change at any time.
 #![deny(unsafe_code)]
 
@@ -57,11 +59,14 @@ mod error;
 #[cfg(feature = "host")]
 mod host;
 mod identity;
+#[cfg(feature = "json")]
+mod json;
 #[cfg(all(test, mooncake_loom))]
 mod loom_models;
 pub mod loopback;
 mod memory;
-mod platform;
+pub mod platform;
+mod qos;
 mod segment;
 pub mod selector;
 #[cfg(feature = "host")]
@@ -71,6 +76,7 @@ mod spin;
 mod sync;
 #[cfg(feature = "tcp")]
 pub mod tcp;
+mod time;
 pub mod transport;
 
 #[cfg(feature = "host")]
@@ -83,13 +89,17 @@ pub use error::{Applied, Error, Progress, Reason, Result, Retry, Stage, Transfer
 pub use host::HostConfig;
 pub use identity::{Generation, Incarnation, PeerId, RegistrationId};
 pub use loopback::InProcess;
-pub use memory::{BufferLease, LocalBuffer, LocalSlice, Memory, Permission};
-pub use platform::machine;
+pub use memory::{
+    BufferLease, HugePages, LocalBuffer, LocalSlice, Memory, MemoryOptions, Permission,
+};
+pub use platform::host::machine;
+pub use qos::{DeviceSet, Hint, Intent, Priority, Strength};
 pub use segment::{BufferDescriptor, RemoteRange, Segment, SegmentDescriptor};
 #[cfg(feature = "host")]
 pub use shm::ShmTransport;
 #[cfg(feature = "tcp")]
 pub use tcp::{TcpConfig, TcpTransport};
+pub use time::Time;
 
 #[cfg(all(doctest, feature = "tcp"))]
 #[doc = include_str!("../README.md")]

@@ -381,7 +381,25 @@ async fn law_04_another_users_process_is_neither_served_nor_trusted() {
         let owner = Owner::start_with(link, "", |command| {
             command.uid(NOBODY);
         });
+        // Who is not told otherwise does not even try.
         let engine = engine_called(link).await;
+        let segment = owner.open(&engine).await;
+        let local = buffer(&engine, LEN, Permission::Local).await;
+        let read = Request::read(local.all().unwrap(), &segment, first(&segment));
+        let mut batch = engine.allocate_batch(1);
+        let submitted = engine.submit_transfer(&mut batch, vec![read]);
+        assert!(
+            matches!(submitted, Err(Error::NoRoute { .. })),
+            "{submitted:?}"
+        );
+
+        // We trust it, but it does not trust us.
+        let mut config = HostConfig::default();
+        config.users = vec![NOBODY];
+        let engine = match link {
+            "shm" => engine_on(ShmTransport::new(config)).await,
+            _ => engine_on(CmaTransport::new(config)).await,
+        };
         let segment = owner.open(&engine).await;
         let local = buffer(&engine, LEN, Permission::Local).await;
         local.memory().write_at(0, &pattern(1, LEN));

@@ -38,6 +38,9 @@ use crate::{
 /// How long the refresh of a stale descriptor may take if the task names no deadline.
 const REFRESH_BUDGET: Duration = Duration::from_secs(1);
 
+/// Links are ranked for so many bytes.
+const TYPICAL: u64 = 1 << 20;
+
 /// So many tasks are posted at once.
 const TOGETHER: usize = 32;
 
@@ -592,13 +595,19 @@ impl Shared {
             .iter()
             .enumerate()
             .map(|(place, link)| LinkFacts {
-                name: link.name(),
-                capabilities: link.capabilities(),
-                reaches: link.reaches(peer) && key.is_held(place, link.capabilities()),
+                reaches: link.reaches(peer),
+                accepts: key.is_held(place, link.capabilities()),
+                same_machine_only: link.capabilities().same_host,
                 bandwidth: link.estimated_bandwidth(),
+                ..LinkFacts::new(link.name(), link.capabilities())
             })
             .collect();
-        self.selector.rank(RequestFacts { op: key.op }, &facts)
+        let machine = &self.parts.machine;
+        let request = RequestFacts {
+            same_machine: !machine.is_empty() && descriptor.machine() == machine,
+            ..RequestFacts::new(key.op, TYPICAL)
+        };
+        self.selector.rank(&request, &facts)
     }
 
     fn no_route(&self, key: RouteKey, segment: &Segment) -> Error {

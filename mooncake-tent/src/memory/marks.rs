@@ -188,7 +188,8 @@ pub(crate) fn map_sealed(file: BorrowedFd<'_>, len: u64) -> io::Result<MmapRaw> 
             format!("a peer's file of {size} bytes that may shrink, for {len}"),
         ));
     }
-    let len = usize::try_from(len).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    // Of huge pages only whole ones are mapped.
+    let len = usize::try_from(size).map_err(|_| io::ErrorKind::OutOfMemory)?;
     MmapOptions::new().len(len).map_raw_read_only(&file)
 }
 

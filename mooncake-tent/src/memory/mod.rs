@@ -5,6 +5,8 @@ mod admission;
 mod buffer;
 #[cfg(feature = "host")]
 mod marks;
+mod numa;
+mod options;
 mod region;
 mod table;
 
@@ -13,6 +15,7 @@ pub(crate) use admission::Admission;
 pub use buffer::{BufferLease, LocalBuffer, LocalSlice, Permission};
 #[cfg(feature = "host")]
 pub(crate) use marks::{Mark, MarkPage, MarkRef, PeerMarks, map_sealed};
+pub use options::{HugePages, MemoryOptions};
 pub use region::Memory;
 pub(crate) use region::Piece;
 #[cfg(any(feature = "tcp", feature = "host"))]

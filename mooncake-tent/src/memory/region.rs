@@ -5,13 +5,20 @@
     reason = "the one place that turns regions into raw copies"
 )]
 
-use std::{any::Any, fmt, fs::File, io, ops::Range, ptr::NonNull};
-
-#[cfg(feature = "host")]
-use std::os::fd::{AsFd, BorrowedFd};
+use std::{
+    any::Any,
+    fmt,
+    fs::File,
+    io,
+    ops::Range,
+    os::fd::{AsFd, BorrowedFd},
+    ptr::NonNull,
+};
 
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, SealFlags};
+
+use super::{HugePages, MemoryOptions, numa};
 
 /// Owned memory. Its bytes are reached by copies only: peers may change them at any moment, so no
 /// slice over them is ever made.
@@ -25,11 +32,8 @@ pub struct Memory {
 enum Owner {
     Shared {
         map: MmapRaw,
-        #[cfg_attr(
-            not(feature = "host"),
-            expect(dead_code, reason = "nobody else maps it")
-        )]
         file: File,
+        pages: Option<HugePages>,
     },
     Foreign {
         _keep: Box<dyn Any + Send + Sync>,
@@ -49,23 +53,79 @@ impl Memory {
     ///
     /// `len` is 0, or the system refuses the file or its mapping.
     pub fn allocate(len: usize) -> io::Result<Self> {
-        if len == 0 {
+        Self::allocate_with(&MemoryOptions::new(len))
+    }
+
+    /// Zeroed memory as `options` say, backed by an anonymous shared file whose length is fixed.
+    ///
+    /// # Errors
+    ///
+    /// The length is 0, the system refuses the file or its mapping, or it cannot have what the
+    /// options ask for: the message says what and what may help.
+    pub fn allocate_with(options: &MemoryOptions) -> io::Result<Self> {
+        if options.len == 0 {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 "a region has at least one byte",
             ));
         }
+        let ordinary = || Self::furnish(options, None);
+        let Some(huge) = options.huge else {
+            return ordinary();
+        };
+        match Self::furnish(options, Some(huge)) {
+            Err(error) if options.or_ordinary => {
+                tracing::debug!(%huge, %error, "ordinary pages take the place of huge ones");
+                ordinary()
+            }
+            furnished => furnished,
+        }
+    }
+
+    /// Memory as `options` say, but of these pages.
+    fn furnish(options: &MemoryOptions, pages: Option<HugePages>) -> io::Result<Self> {
+        let no_pages = |error| match pages {
+            Some(huge) => no_huge_pages(huge, options.len, &error),
+            None => error,
+        };
+        let memory = Self::map(options.len, pages).map_err(no_pages)?;
+        if let (Some(node), Owner::Shared { map, .. }) = (options.node, &memory.owner) {
+            // SAFETY: the mapping was made just now, and mappings start with a page.
+            let bound = unsafe { numa::bind(memory.base, map.len(), node) };
+            bound.map_err(|error| not_bound(node, &error))?;
+        }
+        // Huge pages were reserved, but not in the node: touching one that is not there would kill.
+        if options.prefault || pages.is_some() && options.node.is_some() {
+            memory.prefault().map_err(no_pages)?;
+        }
+        Ok(memory)
+    }
+
+    /// Maps a new file whose pages come when they are touched.
+    fn map(len: usize, pages: Option<HugePages>) -> io::Result<Self> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let (flags, whole) = match pages {
+            None => (flags, len),
+            Some(huge) => {
+                let whole = len.checked_next_multiple_of(huge.bytes());
+                let size = match huge {
+                    HugePages::TwoMiB => MemfdFlags::HUGE_2MB,
+                    HugePages::OneGiB => MemfdFlags::HUGE_1GB,
+                };
+                let whole = whole.ok_or(io::ErrorKind::InvalidInput)?;
+                (flags | MemfdFlags::HUGETLB | size, whole)
+            }
+        };
         let file = File::from(rustix::fs::memfd_create("mooncake", flags)?);
-        file.set_len(len as u64)?;
-        // Peers that map it need not fear that it shrinks under them.
+        file.set_len(whole as u64)?;
+        // Whoever is given the file could otherwise cut it, which kills those who then touch it.
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
-        let map = MmapOptions::new().len(len).map_raw(&file)?;
+        let map = MmapOptions::new().len(whole).map_raw(&file)?;
         let base = NonNull::new(map.as_mut_ptr()).expect("a mapping is never at address 0");
         Ok(Self {
             base,
             len,
-            owner: Owner::Shared { map, file },
+            owner: Owner::Shared { map, file, pages },
         })
     }
 
@@ -124,6 +184,23 @@ impl Memory {
         self.base.as_ptr() as u64
     }
 
+    /// The file that the bytes are in, from its beginning, for others to map; `None`: they are in
+    /// none.
+    pub fn file(&self) -> Option<BorrowedFd<'_>> {
+        match &self.owner {
+            Owner::Shared { file, .. } => Some(file.as_fd()),
+            Owner::Foreign { .. } => None,
+        }
+    }
+
+    /// The huge pages that it is made of; `None`: ordinary ones.
+    pub fn huge_pages(&self) -> Option<HugePages> {
+        match &self.owner {
+            Owner::Shared { pages, .. } => *pages,
+            Owner::Foreign { .. } => None,
+        }
+    }
+
     /// Touches every page now, so that no transfer pays for it.
     ///
     /// # Errors
@@ -136,21 +213,19 @@ impl Memory {
         }
     }
 
-    /// The file behind it, if there is one.
-    #[cfg(feature = "host")]
-    pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
-        match &self.owner {
-            Owner::Shared { file, .. } => Some(file.as_fd()),
-            Owner::Foreign { .. } => None,
-        }
-    }
-
     /// Whoever gets the file from now on can only read it; our own mapping stays as it is.
     #[cfg(feature = "host")]
     pub(crate) fn seal_for_readers(&self) -> io::Result<()> {
         match &self.owner {
             Owner::Shared { file, .. } => {
-                Ok(rustix::fs::fcntl_add_seals(file, SealFlags::FUTURE_WRITE)?)
+                let sealed = rustix::fs::fcntl_get_seals(file)?.contains(SealFlags::SEAL);
+                let last = SealFlags::FUTURE_WRITE | SealFlags::SEAL;
+                match sealed || rustix::fs::fcntl_add_seals(file, last).is_ok() {
+                    true => Ok(()),
+                    // Another thread may have been faster.
+                    false if rustix::fs::fcntl_get_seals(file)?.contains(last) => Ok(()),
+                    false => Err(io::ErrorKind::PermissionDenied.into()),
+                }
             }
             Owner::Foreign { .. } => Ok(()),
         }
@@ -214,6 +289,31 @@ impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Memory({:p}, {} bytes)", self.base, self.len)
     }
+}
+
+fn no_huge_pages(huge: HugePages, len: usize, error: &io::Error) -> io::Error {
+    let wanted = len.div_ceil(huge.bytes());
+    let why = match huge.free() {
+        Some(free) => format!(
+            "{wanted} needed, {free} free on all nodes; the operator sets them aside in vm.nr_hugepages"
+        ),
+        None => "the system has none of this size".to_owned(),
+    };
+    io::Error::new(
+        error.kind(),
+        format!("no huge pages of {huge}: {why}: {error}"),
+    )
+}
+
+fn not_bound(node: u32, error: &io::Error) -> io::Error {
+    let why = match error.kind() {
+        io::ErrorKind::InvalidInput => "there is no such node, or it has no memory".to_owned(),
+        _ => error.to_string(),
+    };
+    io::Error::new(
+        error.kind(),
+        format!("memory cannot be bound to NUMA node {node}: {why}"),
+    )
 }
 
 /// The bytes of a vector, freed on drop.
@@ -325,6 +425,90 @@ mod tests {
             assert_eq!(back, data);
             memory.read_at(0, &mut back);
             assert!(back.iter().all(|byte| *byte == 0));
+        }
+    }
+
+    #[test]
+    fn whoever_maps_the_file_sees_the_same_bytes_and_cannot_cut_it() {
+        let memory = Memory::allocate(10_007).unwrap();
+        memory.write_at(9_000, b"moon");
+        let file = File::from(memory.file().unwrap().try_clone_to_owned().unwrap());
+        assert_eq!(file.metadata().unwrap().len(), 10_007);
+        let mut seen = [0; 4];
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut seen, 9_000).unwrap();
+        assert_eq!(&seen, b"moon");
+        for len in [0, 20_000] {
+            let refused = file.set_len(len).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+        }
+        assert!(Memory::from_vec(vec![0]).unwrap().file().is_none());
+    }
+
+    #[test]
+    fn huge_pages_are_had_or_the_error_says_why_not() {
+        let wanted = MemoryOptions::new((2 << 20) + 1).huge_pages(HugePages::TwoMiB);
+        match Memory::allocate_with(&wanted.prefault()) {
+            Ok(memory) => {
+                assert_eq!(memory.huge_pages(), Some(HugePages::TwoMiB));
+                memory.write_at(2 << 20, b"x");
+                assert_eq!(memory.address() % (2 << 20), 0);
+            }
+            Err(error) => {
+                let error = error.to_string();
+                assert!(error.starts_with("no huge pages of 2 MiB: "), "{error}");
+            }
+        }
+        // More than any machine has set aside.
+        let wanted = MemoryOptions::new(1 << 46);
+        let error = Memory::allocate_with(&wanted.huge_pages(HugePages::OneGiB)).unwrap_err();
+        assert!(
+            error.to_string().starts_with("no huge pages of 1 GiB: "),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn ordinary_pages_take_the_place_of_huge_ones_only_where_that_was_asked_for() {
+        let wanted = MemoryOptions::new(1 << 40);
+        let memory = Memory::allocate_with(&wanted.huge_pages_if_any(HugePages::TwoMiB)).unwrap();
+        assert_eq!((memory.huge_pages(), memory.len()), (None, 1 << 40));
+        memory.write_at((1 << 40) - 1, b"x");
+        assert!(Memory::allocate_with(&wanted.huge_pages(HugePages::TwoMiB)).is_err());
+    }
+
+    /// Says that a test could not run: `./test` counts the lines of the file that MOONCAKE_SKIP_LOG
+    /// names.
+    fn skip(reason: &str) {
+        let Some(log) = std::env::var_os("MOONCAKE_SKIP_LOG") else {
+            return;
+        };
+        let mut log = File::options().append(true).create(true).open(log).unwrap();
+        io::Write::write_all(&mut log, format!("skipped: {reason}\n").as_bytes()).unwrap();
+    }
+
+    #[test]
+    fn memory_comes_from_the_node_that_it_is_bound_to() {
+        let nodes = crate::platform::Topology::probe().unwrap().nodes;
+        for node in nodes.iter().filter(|node| node.memory_bytes > Some(0)) {
+            let options = MemoryOptions::new(10_007).numa_node(node.id).prefault();
+            let memory = match Memory::allocate_with(&options) {
+                Ok(memory) => memory,
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    return skip(&format!("a sandbox forbids it: {error}"));
+                }
+                Err(error) => panic!("{error}"),
+            };
+            // SAFETY: the address is that of a live region.
+            let found = unsafe { numa::node_of(memory.base) };
+            assert_eq!(found.unwrap(), i32::try_from(node.id).unwrap());
+        }
+        for strange in [1023, 1024, u32::MAX] {
+            let error =
+                Memory::allocate_with(&MemoryOptions::new(1).numa_node(strange)).unwrap_err();
+            assert!(
+                error.to_string().contains(&format!("NUMA node {strange}")),
+                "{error}"
+            );
         }
     }
 

@@ -1,28 +1,19 @@
-//! What the machine and its clock say.
+//! What the machine is made of: NUMA nodes, network devices, and which of these are near each other.
+//!
+//! [`Topology::probe`] reads it from sysfs; feature `json` also reads descriptions of it that people
+//! write. What the system does not say is unknown, which is neither near nor far.
 
-use std::{
-    fs,
-    time::{Duration, Instant},
-};
+mod cpu_set;
+pub(crate) mod host;
+#[cfg(feature = "json")]
+mod json;
+mod pci;
+mod priority_matrix;
+mod sysfs;
+mod topology;
 
-/// The end of a budget that begins now, however large.
-pub(crate) fn after(budget: Duration) -> Instant {
-    const LONG: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-    let now = Instant::now();
-    now.checked_add(budget).unwrap_or_else(|| now + LONG)
-}
-
-/// Tells processes of one machine, in one life of it; empty when unknown.
-pub fn machine() -> String {
-    let read = |path| {
-        let text = fs::read_to_string(path).unwrap_or_default();
-        text.trim().to_owned()
-    };
-    let boot = read("/proc/sys/kernel/random/boot_id");
-    let machine = read("/etc/machine-id");
-    match (boot.is_empty(), machine.is_empty()) {
-        (true, _) => String::new(),
-        (false, true) => boot,
-        (false, false) => format!("{boot}:{machine}"),
-    }
-}
+pub use cpu_set::CpuSet;
+pub(crate) use host::{after, machine};
+pub use pci::{Distance, PciPath};
+pub use priority_matrix::PriorityMatrix;
+pub use topology::{MemoryPlace, MemoryPlaceKind, Nic, NicKind, NumaNode, Topology, TopologyError};

@@ -1,254 +1,183 @@
-//! Ranks links for a request.
+//! The links in the order in which they should be tried, with the reasons.
 
-use std::{cmp::Ordering, fmt};
+use std::{fmt, time::Duration};
 
-use crate::transport::{Capabilities, Op};
+use super::{DeviceMask, SegmentKind, SizeClass};
+use crate::transport::Op;
 
-/// What matters of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RequestFacts {
-    /// Its direction.
-    pub op: Op,
-}
-
-/// What matters of a link.
-#[derive(Clone, Copy, Debug)]
-pub struct LinkFacts<'a> {
-    /// Its name.
-    pub name: &'a str,
-    /// What it can do.
-    pub capabilities: Capabilities,
-    /// It can reach the owner of the segment.
-    pub reaches: bool,
-    /// Bytes per second, if measured.
-    pub bandwidth: Option<f64>,
-}
-
-/// Why a link is out of the question.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What came of ranking links for a request.
+#[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
-pub enum Exclusion {
-    /// It does not do this operation.
-    Incapable,
-    /// It does not reach the peer.
-    Unreachable,
-}
-
-impl fmt::Display for Exclusion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Incapable => "cannot do this operation",
-            Self::Unreachable => "does not reach the peer",
-        })
-    }
+pub struct Ranking {
+    /// The policy that holds, if one does: its place among all, and what people call it.
+    pub policy: Option<(usize, String)>,
+    /// Best first.
+    pub ranked: Vec<Ranked>,
+    /// The others, with the reason.
+    pub excluded: Vec<Excluded>,
+    /// The pool of connections, for links that have pools.
+    pub pool: Option<String>,
+    /// The service level, for links that have one.
+    pub service_level: Option<u8>,
+    /// The traffic class, for links that have one.
+    pub traffic_class: Option<u8>,
 }
 
 /// A link that can carry the request.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Ranked {
     /// Its place among the links that were given.
     pub index: usize,
     /// Its name.
     pub name: String,
+    /// Which of its devices may be used; `None`: all of them.
+    pub devices: Option<DeviceMask>,
+    /// How long the request will probably take, if that is known.
+    pub estimate: Option<Duration>,
     /// Why it stands where it stands.
-    pub why: String,
+    pub merits: Vec<Merit>,
 }
 
-/// The links in the order in which they should be tried, and those that cannot be.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Ranking {
-    /// Best first.
-    pub ranked: Vec<Ranked>,
-    /// The others, with the reason.
-    pub excluded: Vec<(String, Exclusion)>,
+/// A link that cannot carry the request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Excluded {
+    /// Its place among the links that were given; `None`: it was not.
+    pub index: Option<usize>,
+    /// Its name.
+    pub name: String,
+    /// Why not.
+    pub why: Exclusion,
 }
 
+/// What speaks for a link, or at least says something about its place.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Merit {
+    /// So long the request will probably take.
+    Estimated(Duration),
+    /// It failed, and one request may try it.
+    HalfOpen(String),
+    /// The caller would like it.
+    Hinted,
+    /// The policy lists it at this place, the first being 1.
+    Listed(usize),
+    /// It works within this machine only.
+    SameMachine,
+    /// How fast it is for this length is not known.
+    Unmeasured,
+    /// Both ends are in this process.
+    WithinProcess,
+}
+
+impl fmt::Display for Merit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Estimated(time) => write!(f, "takes about {time:.1?}"),
+            Self::HalfOpen(why) => write!(f, "failed, one request may try it: {why}"),
+            Self::Hinted => f.write_str("hinted"),
+            Self::Listed(place) => write!(f, "number {place} of the policy"),
+            Self::SameMachine => f.write_str("within this machine"),
+            Self::Unmeasured => f.write_str("its speed is unknown"),
+            Self::WithinProcess => f.write_str("both ends are in this process"),
+        }
+    }
+}
+
+/// Why a link is out of the question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "each variant's line names its fields")]
+pub enum Exclusion {
+    /// It cannot keep to the devices that may be used.
+    DevicesUnchosen,
+    /// It does not do this operation.
+    Incapable,
+    /// It has none of the devices that may be used.
+    NoDevice { permitted: String },
+    /// The request names a policy that there is not.
+    NoSuchPolicy { policy: String },
+    /// The buffer at the other end is not registered with it.
+    NotAccepted,
+    /// The caller wants another one and no other.
+    NotHinted { wanted: String },
+    /// It is named by a policy or a hint, but the engine does not have it.
+    NotInstalled,
+    /// The policy does not list it.
+    NotListed { policy: String },
+    /// It failed lately.
+    Open { why: String, left: Duration },
+    /// It works within one machine, and the peer is on another one.
+    OtherMachine,
+    /// It does not reach the peer.
+    Unreachable,
+    /// It does not join these kinds of memory.
+    WrongMemory { local: String, remote: String },
+    /// It has no way to this kind of segment.
+    WrongSegment { segment: SegmentKind, local: String },
+}
+
+impl fmt::Display for Exclusion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::DevicesUnchosen => f.write_str("cannot keep to a set of devices"),
+            Self::Incapable => f.write_str("cannot do this operation"),
+            Self::NoDevice { permitted } => write!(f, "has none of the devices {permitted}"),
+            Self::NoSuchPolicy { policy } => write!(f, "there is no policy {policy:?}"),
+            Self::NotAccepted => f.write_str("the peer's buffer is not registered with it"),
+            Self::NotHinted { wanted } => write!(f, "only {wanted} is wanted"),
+            Self::NotInstalled => f.write_str("is not installed"),
+            Self::NotListed { policy } => write!(f, "{policy} does not list it"),
+            Self::Open { why, left } => write!(f, "failed, not tried for {left:.1?} more: {why}"),
+            Self::OtherMachine => f.write_str("the peer is on another machine"),
+            Self::Unreachable => f.write_str("does not reach the peer"),
+            Self::WrongMemory { local, remote } => {
+                write!(f, "does not join {local} here and {remote} there")
+            }
+            Self::WrongSegment { segment, local } => {
+                write!(f, "does not join {local} here and a {segment} segment")
+            }
+        }
+    }
+}
+
+impl Ranked {
+    /// Why it stands where it stands, in words.
+    pub fn why(&self) -> String {
+        let merits: Vec<_> = self.merits.iter().map(Merit::to_string).collect();
+        merits.join(", ")
+    }
+}
+
+/// On one line: `shm (within this machine, takes about 87.0µs), not rdma: is not installed`.
 impl fmt::Display for Ranking {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ranked = self
             .ranked
             .iter()
-            .map(|link| format!("{} ({})", link.name, link.why));
+            .map(|link| format!("{} ({})", link.name, link.why()));
         let excluded = self
             .excluded
             .iter()
-            .map(|(name, why)| format!("not {name}: {why}"));
+            .map(|link| format!("not {}: {}", link.name, link.why));
         let all: Vec<_> = ranked.chain(excluded).collect();
         if all.is_empty() {
             return f.write_str("no link is installed");
+        }
+        if let Some((_, policy)) = &self.policy {
+            write!(f, "by {policy}: ")?;
         }
         f.write_str(&all.join(", "))
     }
 }
 
-/// Chooses links.
-#[derive(Clone, Copy, Debug, Default)]
-#[non_exhaustive]
-pub struct TransportSelector;
-
-impl TransportSelector {
-    /// A selector without policies: capability, then reach, then nearness, then speed.
-    pub fn new() -> Self {
-        Self
-    }
-
-    /// Ranks `links` for `request`. Equal links keep their order.
-    pub fn rank(&self, request: RequestFacts, links: &[LinkFacts<'_>]) -> Ranking {
-        let mut ranking = Ranking::default();
-        let mut fit: Vec<(usize, &LinkFacts<'_>)> = Vec::new();
-        for (index, link) in links.iter().enumerate() {
-            let capable = match request.op {
-                Op::Read => link.capabilities.reads,
-                Op::Write => link.capabilities.writes,
-            };
-            if !capable {
-                ranking
-                    .excluded
-                    .push((link.name.to_owned(), Exclusion::Incapable));
-            } else if !link.reaches {
-                ranking
-                    .excluded
-                    .push((link.name.to_owned(), Exclusion::Unreachable));
-            } else {
-                fit.push((index, link));
-            }
-        }
-        fit.sort_by(|(_, a), (_, b)| {
-            let within = |link: &LinkFacts<'_>| link.capabilities.within_process;
-            let near = |link: &LinkFacts<'_>| link.capabilities.same_host;
-            within(b)
-                .cmp(&within(a))
-                .then_with(|| near(b).cmp(&near(a)))
-                .then_with(|| faster(a.bandwidth, b.bandwidth))
-        });
-        ranking.ranked = fit
-            .into_iter()
-            .map(|(index, link)| Ranked {
-                index,
-                name: link.name.to_owned(),
-                why: reason(link),
-            })
-            .collect();
-        ranking
-    }
-}
-
-/// Faster first. An unknown speed is neither better nor worse than any other (law 12).
-fn faster(a: Option<f64>, b: Option<f64>) -> Ordering {
-    match (a, b) {
-        (Some(a), Some(b)) => b.total_cmp(&a),
-        _ => Ordering::Equal,
-    }
-}
-
-fn reason(link: &LinkFacts<'_>) -> String {
-    match (link.capabilities.within_process, link.bandwidth) {
-        (true, _) => "both ends are in this process".to_owned(),
-        (false, Some(bandwidth)) => format!("measured {:.2} GB/s", bandwidth / 1e9),
-        (false, None) => "its speed is unknown".to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LINK: LinkFacts<'static> = LinkFacts {
-        name: "tcp",
-        capabilities: Capabilities::read_write(),
-        reaches: true,
-        bandwidth: None,
-    };
-
-    fn order(ranking: &Ranking) -> Vec<&str> {
-        ranking
-            .ranked
-            .iter()
-            .map(|link| link.name.as_str())
-            .collect()
-    }
-
-    #[test]
-    fn a_link_that_cannot_carry_the_request_is_excluded_with_its_reason() {
-        let mut capabilities = Capabilities::read_write();
-        capabilities.writes = false;
-        let links = [
-            LinkFacts {
-                name: "read-only",
-                capabilities,
-                ..LINK
-            },
-            LinkFacts {
-                name: "far",
-                reaches: false,
-                ..LINK
-            },
-            LINK,
-        ];
-        let request = RequestFacts { op: Op::Write };
-        let ranking = TransportSelector::new().rank(request, &links);
-        assert_eq!(order(&ranking), ["tcp"]);
-        assert_eq!(ranking.ranked[0].index, 2);
-        let excluded: Vec<_> = ranking
-            .excluded
-            .iter()
-            .map(|(name, why)| (&**name, *why))
-            .collect();
-        assert_eq!(
-            excluded,
-            [
-                ("read-only", Exclusion::Incapable),
-                ("far", Exclusion::Unreachable)
-            ]
-        );
-        assert!(
-            ranking
-                .to_string()
-                .contains("not far: does not reach the peer")
-        );
-    }
-
-    #[test]
-    fn within_one_process_no_socket_is_used() {
-        let mut capabilities = Capabilities::read_write();
-        capabilities.within_process = true;
-        let links = [
-            LINK,
-            LinkFacts {
-                name: "inside",
-                capabilities,
-                ..LINK
-            },
-        ];
-        let request = RequestFacts { op: Op::Read };
-        assert_eq!(
-            order(&TransportSelector::new().rank(request, &links)),
-            ["inside", "tcp"]
-        );
-    }
-
-    #[test]
-    fn law_12_an_unknown_speed_is_neither_best_nor_worst() {
-        let fast = LinkFacts {
-            name: "fast",
-            bandwidth: Some(9e9),
-            ..LINK
-        };
-        let slow = LinkFacts {
-            name: "slow",
-            bandwidth: Some(1e9),
-            ..LINK
-        };
-        let request = RequestFacts { op: Op::Read };
-        let rank = |links: &[LinkFacts<'_>]| {
-            let ranking = TransportSelector::new().rank(request, links);
-            order(&ranking)
-                .into_iter()
-                .map(str::to_owned)
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(rank(&[slow, fast]), ["fast", "slow"]);
-        assert_eq!(rank(&[LINK, fast]), ["tcp", "fast"]);
-        assert_eq!(rank(&[slow, LINK]), ["slow", "tcp"]);
-    }
+/// What a ranking depends on besides the route and the links: requests with equal keys that ask for
+/// nothing by name share one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RankKey {
+    pub(super) op: Op,
+    /// Which policy is for them.
+    pub(super) policy: Option<usize>,
+    pub(super) size: SizeClass,
 }
