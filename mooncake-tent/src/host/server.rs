@@ -196,14 +196,14 @@ impl Shared {
 
     fn serve<M: Medium>(&self, socket: &OwnedFd) -> io::Result<()> {
         let peer = Process::behind(socket)?;
+        let mut hello = [0; wire::BYTES];
+        let (length, _) = socket::receive_until(socket, &mut hello, after(HELLO))?;
         let ours = rustix::process::geteuid().as_raw();
         if peer.uid() != ours && !self.config.users.contains(&peer.uid()) {
             let refused = format!("user {} may not reach our memory", peer.uid());
             socket::send(socket, &self.welcome(Status::Permission), None)?;
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, refused));
         }
-        let mut hello = [0; wire::BYTES];
-        let (length, _) = socket::receive_until(socket, &mut hello, after(HELLO))?;
         let Ok(Request::Hello {
             purpose, target, ..
         }) = Request::decode(&hello[..length])
