@@ -64,6 +64,7 @@ mod sync;
 #[cfg(feature = "tcp")]
 pub mod tcp;
 pub mod transport;
+mod wheel;
 
 pub use engine::{
     Batch, Buffer, Gauges, RegisterOptions, Request, TentEngine, TentEngineBuilder, TransferEngine,
@@ -76,6 +77,7 @@ pub use platform::machine;
 pub use segment::{BufferDescriptor, RemoteRange, Segment, SegmentDescriptor};
 #[cfg(feature = "tcp")]
 pub use tcp::{TcpConfig, TcpTransport};
+pub use wheel::{Time, TimerToken, TimerWheel};
 
 #[cfg(all(doctest, feature = "tcp"))]
 #[doc = include_str!("../README.md")]
