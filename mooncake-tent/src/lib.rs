@@ -41,6 +41,9 @@
 //! [`TentEngine`] (what callers see) → [`selector`] (which link; pure) → [`transport`] (what a
 //! link must implement) → [`tcp`], [`loopback`]. Each layer knows only those to its right.
 //!
+//! A link over several devices shares its slices among them with [`spray`], learns with [`rail`] which
+//! of them work, and times slices with a [`TimerWheel`]. These know none of the layers.
+//!
 //! # Features
 //!
 //! `tcp` (on): the TCP link. `conformance`: the suite that every link must pass, and test doubles.
@@ -58,8 +61,10 @@ mod loom_models;
 pub mod loopback;
 mod memory;
 mod platform;
+pub mod rail;
 mod segment;
 pub mod selector;
+pub mod spray;
 mod sync;
 #[cfg(feature = "tcp")]
 pub mod tcp;
@@ -75,6 +80,7 @@ pub use loopback::InProcess;
 pub use memory::{BufferLease, LocalBuffer, LocalSlice, Memory, Permission};
 pub use platform::machine;
 pub use segment::{BufferDescriptor, RemoteRange, Segment, SegmentDescriptor};
+pub use spray::priority::Priority;
 #[cfg(feature = "tcp")]
 pub use tcp::{TcpConfig, TcpTransport};
 pub use wheel::{Time, TimerToken, TimerWheel};
