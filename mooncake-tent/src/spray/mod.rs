@@ -16,9 +16,14 @@
 //!                                        ▲ in flight, rate                                   │
 //!                                        └─── Charge dropped, WireMeter ◄── completion ──────┘
 //! ```
+//!
+//! `fabric`, with the feature `conformance`, has devices that are made up, with a clock of their own
+//! and faults, and a link in miniature that drives all of this.
 
 mod choice;
 mod device;
+#[cfg(any(feature = "conformance", all(test, not(mooncake_loom))))]
+pub mod fabric;
 mod load;
 mod meter;
 mod plan;
