@@ -8,10 +8,7 @@ use super::{
     Candidate, Charge, DeviceId, DeviceLoad, Devices, NoDevice, Priority, Rank, Route, SlicePlan,
     route::Way,
 };
-use crate::{
-    Time,
-    sync::atomic::{AtomicU64, Ordering},
-};
+use crate::Time;
 
 /// How much longer a byte takes for each [`Rank`], as the choice sees it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -94,8 +91,6 @@ impl Default for SprayConfig {
 pub struct Spray {
     loads: Box<[Arc<DeviceLoad>]>,
     config: SprayConfig,
-    /// Slices that were assigned, by which devices of the same cost take turns.
-    turn: AtomicU64,
 }
 
 impl Spray {
@@ -104,7 +99,6 @@ impl Spray {
         Self {
             loads: (0..devices).map(DeviceId).map(DeviceLoad::new).collect(),
             config,
-            turn: AtomicU64::new(0),
         }
     }
 
@@ -165,8 +159,6 @@ impl Spray {
         plan: &SlicePlan,
         priority: Priority,
     ) -> Assignments<'a> {
-        // Turns begin at 1: a device that never had one comes before those that had.
-        let turn = 1 + self.turn.fetch_add(plan.len(), Ordering::Relaxed);
         let slice = plan.length() as f64 / plan.len() as f64;
         let known = |way: &Way| way.load.rate(now, self.config.stale_after);
         let neutral = mean(route.ways.iter().filter_map(known)).unwrap_or(1.0);
@@ -176,7 +168,13 @@ impl Spray {
             true => ALIKE,
             false => ALIKE_FOR_FEW,
         };
-        let lane = |way: &'a Way| {
+        // In bytes of the usual slice, so that a round of slices leaves equals equal.
+        let turn = plan.length() / plan.len();
+        let most = route.ways.iter().map(|way| way.load.given()).max();
+        let behind = most
+            .unwrap_or(0)
+            .saturating_sub(turn.saturating_mul(CATCH_UP));
+        let lane = |(place, way): (usize, &'a Way)| {
             let speed = match speed(way) {
                 speed if speed >= fastest * alike => fastest,
                 speed => speed,
@@ -191,11 +189,12 @@ impl Spray {
                     false => GRAINS * (way.load.ahead_of(priority) as f64 / slice + 1.0) * slower,
                 },
                 step: GRAINS * slower,
-                turn: way.load.turn(),
+                given: way.load.given().max(behind),
+                place,
                 probe: way.probe,
             }
         };
-        let mut lanes: SmallVec<[Lane<'a>; 8]> = route.ways.iter().map(lane).collect();
+        let mut lanes: SmallVec<[Lane<'a>; 8]> = route.ways.iter().enumerate().map(lane).collect();
         for root in (0..lanes.len() / 2).rev() {
             sift_down(&mut lanes, root);
         }
@@ -218,6 +217,8 @@ const MANY: u64 = 4;
 /// Costs are compared in so many parts of what a slice costs on the fastest device: slices that differ
 /// by a unit cost the same.
 const GRAINS: f64 = 16.0;
+/// A device that was given nothing for long has so many turns before the others at most.
+const CATCH_UP: u64 = 16;
 
 fn mean(rates: impl Iterator<Item = f64>) -> Option<f64> {
     let (count, sum) = rates.fold((0u32, 0.0), |(count, sum), rate| (count + 1, sum + rate));
@@ -231,7 +232,7 @@ pub struct Assignments<'a> {
     lanes: SmallVec<[Lane<'a>; 8]>,
     plan: SlicePlan,
     next: u64,
-    /// Of the first slice.
+    /// Bytes that a slice counts in taking turns.
     turn: u64,
     priority: Priority,
 }
@@ -243,8 +244,9 @@ struct Lane<'a> {
     cost: f64,
     /// What a slice adds to it.
     step: f64,
-    /// When it had its last turn, which is the order among equals.
-    turn: u64,
+    /// What it was given so far, and its place: the order among equals.
+    given: u64,
+    place: usize,
     probe: bool,
 }
 
@@ -264,8 +266,8 @@ impl Iterator for Assignments<'_> {
         }
         let lane = self.lanes.first_mut()?;
         let slice = self.plan.slice(self.next);
-        lane.turn = self.turn + self.next;
-        lane.load.take_turn(lane.turn);
+        lane.given = lane.given.wrapping_add(self.turn);
+        lane.load.set_given(lane.given);
         self.next += 1;
         let charge = lane.load.charge(slice.end - slice.start, self.priority);
         lane.cost += lane.step;
@@ -281,7 +283,10 @@ impl Iterator for Assignments<'_> {
 fn sift_down(lanes: &mut [Lane<'_>], mut root: usize) {
     let before = |a: &Lane<'_>, b: &Lane<'_>| {
         let order = a.cost.round().total_cmp(&b.cost.round());
-        order.then(a.turn.cmp(&b.turn)).is_lt()
+        order
+            .then(a.given.cmp(&b.given))
+            .then(a.place.cmp(&b.place))
+            .is_lt()
     };
     loop {
         let mut least = root;

@@ -18,8 +18,8 @@ pub struct DeviceLoad {
     in_flight: [AtomicU64; Priority::ALL.len()],
     /// A rate and when it was measured in one word, so that nobody sees one without the other.
     rate: AtomicU64,
-    /// The turn in which it was last given a slice.
-    turn: AtomicU64,
+    /// Bytes that it was given, for taking turns.
+    given: AtomicU64,
 }
 
 impl DeviceLoad {
@@ -29,7 +29,7 @@ impl DeviceLoad {
             device,
             in_flight: Default::default(),
             rate: AtomicU64::new(UNKNOWN),
-            turn: AtomicU64::new(0),
+            given: AtomicU64::new(0),
         })
     }
 
@@ -74,13 +74,14 @@ impl DeviceLoad {
         (now.since(measured) < stale_after).then_some(rate)
     }
 
-    /// Who had its turn longest ago is the first among equals.
-    pub(super) fn turn(&self) -> u64 {
-        self.turn.load(Ordering::Relaxed)
+    /// Who was given least is the first among equals. Threads that choose at once may lose sight of each
+    /// other's slices here: it decides nothing else.
+    pub(super) fn given(&self) -> u64 {
+        self.given.load(Ordering::Relaxed)
     }
 
-    pub(super) fn take_turn(&self, turn: u64) {
-        self.turn.store(turn, Ordering::Relaxed);
+    pub(super) fn set_given(&self, bytes: u64) {
+        self.given.store(bytes, Ordering::Relaxed);
     }
 
     fn count(&self, priority: Priority) -> &AtomicU64 {

@@ -40,7 +40,7 @@ struct Sums {
 }
 
 impl WireMeter {
-    /// How much time on the wire makes one step of the mean.
+    /// How much time on the wire, without a break, makes one step of the mean.
     pub const STEP: Duration = Duration::from_micros(10);
     /// No device is farther away from its peer than this, or hardly.
     pub const DISTANCE: Duration = Duration::from_micros(10);
@@ -72,6 +72,8 @@ impl WireMeter {
             self.last = now;
         }
         if self.uncounted {
+            // The clock is coarse: a step must not be put together from many short times.
+            self.recent = Sums::default();
             return None;
         }
         let bytes = bytes as f64;
@@ -95,6 +97,7 @@ impl WireMeter {
     pub fn interrupted(&mut self, now: Time) {
         if now > self.last {
             self.uncounted = true;
+            self.recent = Sums::default();
             self.last = now;
         }
     }

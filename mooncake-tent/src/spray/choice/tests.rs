@@ -204,6 +204,29 @@ fn one_slice_at_a_time_takes_turns_although_no_two_rates_are_the_same() {
 }
 
 #[test]
+fn a_device_that_comes_back_has_a_few_turns_before_the_others_and_no_more() {
+    let spray = spray(&[Some(1e9); 2]);
+    let one = SlicePlan::new(4096, &SliceLimits::default(), 2).unwrap();
+    let without = spray.route(candidates(1), &Devices::first(2)).unwrap();
+    let both = everywhere(&spray);
+    let choose = |route| {
+        let (_, charge) = spray
+            .assign(SOME, route, &one, Priority::High)
+            .next()
+            .unwrap();
+        charge.device().0
+    };
+    (0..1000).for_each(|_| assert_eq!(choose(&without), 0));
+    let devices: Vec<_> = (0..36).map(|_| choose(&both)).collect();
+    assert!(
+        devices[..16].iter().all(|device| *device == 1),
+        "{devices:?}"
+    );
+    let later = devices[16..].iter().filter(|device| **device == 1);
+    assert_eq!(later.count(), 10, "{devices:?}");
+}
+
+#[test]
 fn one_slice_of_high_priority_passes_what_is_low_and_not_what_is_high() {
     let spray = spray(&[Some(1e9); 2]);
     let busy = |device, bytes, priority| {
