@@ -242,6 +242,23 @@ mod tests {
     }
 
     #[test]
+    fn no_rate_is_put_together_from_runs_that_are_short_for_the_clock() {
+        let mut meter = WireMeter::new();
+        for round in 1..100u64 {
+            let posted = Time(1000 * round);
+            // The first of two waits for distance, the second takes five ticks, or nearly.
+            meter.completed(Time(1000 * round + 20), posted, 50_000);
+            meter.completed(Time(1000 * round + 25), posted, 50_000);
+        }
+        assert_eq!(meter.rate(), None);
+        // Two more behind them make a run.
+        for late in [20, 25, 30, 35] {
+            meter.completed(Time(100_000 + late), Time(100_000), 50_000);
+        }
+        assert_eq!(meter.rate(), Some(1e10));
+    }
+
+    #[test]
     fn a_clock_that_goes_back_does_no_harm() {
         let mut meter = WireMeter::new();
         meter.completed(Time(1000), Time(0), 1000);

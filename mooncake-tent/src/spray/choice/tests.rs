@@ -194,7 +194,7 @@ fn neighbouring_slices_go_to_different_devices() {
 
 #[test]
 fn one_slice_at_a_time_takes_turns_although_no_two_rates_are_the_same() {
-    let spray = spray(&[Some(10.0e9), Some(9.9e9), Some(10.1e9), None]);
+    let spray = spray(&[Some(10.0e9), Some(9.2e9), Some(10.1e9), None]);
     let mut counts = [0; 4];
     for _ in 0..64 {
         let (charges, _) = assign(&spray, 4096, Priority::High);
