@@ -22,8 +22,10 @@
 //! # Ok::<_, mooncake_tent::spray::NoDevice>(())
 //! ```
 
+mod config;
 mod nic;
 mod pilot;
+mod report;
 mod slices;
 #[cfg(test)]
 mod tests;
@@ -36,7 +38,9 @@ use self::nic::{Machine, Posted};
 use super::{DeviceId, Rank};
 use crate::Time;
 
-pub use pilot::{DeviceReport, Pilot, PilotConfig, TaskId, TaskReport};
+pub use config::PilotConfig;
+pub use pilot::Pilot;
+pub use report::{DeviceReport, TaskId, TaskReport};
 
 /// A device that does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

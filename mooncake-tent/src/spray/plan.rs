@@ -117,10 +117,16 @@ impl SlicePlan {
 
     fn cut(&self, index: u64) -> u64 {
         let (length, unit) = (self.length.get(), self.unit.get());
-        let units = u128::from(length.div_ceil(unit));
-        let at = units * u128::from(index) / u128::from(self.slices);
-        // Only the last cut can lie beyond the end: `at` is below `units` before it.
-        u64::try_from(at * u128::from(unit)).map_or(length, |at| at.min(length))
+        let units = length.div_ceil(unit);
+        let at = match units.checked_mul(index) {
+            Some(product) => product / self.slices,
+            None => {
+                let wide = u128::from(units) * u128::from(index) / u128::from(self.slices);
+                u64::try_from(wide).expect("index is at most the number of slices")
+            }
+        };
+        // Only the last cut can lie beyond the end.
+        at.saturating_mul(unit).min(length)
     }
 }
 

@@ -57,7 +57,7 @@ pub enum NoDevice {
 /// [`Spray::route`](super::Spray::route) makes it.
 #[derive(Clone)]
 pub struct Route {
-    pub(super) ways: SmallVec<[Way; 4]>,
+    pub(super) ways: SmallVec<[Way; 8]>,
 }
 
 #[derive(Clone)]

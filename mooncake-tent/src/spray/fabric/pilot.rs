@@ -6,112 +6,17 @@ use std::{collections::VecDeque, num::NonZeroU64, ops::Range, time::Duration};
 use smallvec::SmallVec;
 
 use super::{
-    Event, Fabric,
+    DeviceReport, Event, Fabric, PilotConfig, TaskId, TaskReport,
     slices::{Attempt, Piece, Slices},
 };
 use crate::{
-    Incarnation, PeerId, Time, TimerToken, TimerWheel,
-    rail::{Admission, DeviceNames, Permit, RailId, RailPolicy, RailState, Rails},
+    Incarnation, PeerId, Priority, Time, TimerToken, TimerWheel,
+    rail::{Admission, DeviceNames, Permit, RailId, RailState, Rails},
     spray::{
-        Aging, Candidate, DeviceId, Devices, NoDevice, Overdue, Patience, PostQueue, Priority,
-        Rank, Route, SliceLimits, SlicePlan, Spray, SprayConfig, Watch, WireMeter,
+        Candidate, DeviceId, Devices, NoDevice, Overdue, PostQueue, Rank, Route, SlicePlan, Spray,
+        Watch, WireMeter,
     },
 };
-
-/// How a [`Pilot`] goes about it.
-#[derive(Clone, Copy, Debug)]
-pub struct PilotConfig {
-    /// How requests are cut.
-    pub limits: SliceLimits,
-    /// How devices are chosen.
-    pub spray: SprayConfig,
-    /// When rails are closed.
-    pub rails: RailPolicy,
-    /// How long slices let more urgent ones pass.
-    pub aging: Aging,
-    /// So many slices are posted to a device at a time; the others queue.
-    pub window: usize,
-    /// So many queue for a device; the others wait for a place.
-    pub queue: usize,
-    /// How long a device may take for a slice.
-    pub patience: Patience,
-    /// A slice that has failed so often fails its task.
-    pub attempts: u32,
-}
-
-impl Default for PilotConfig {
-    /// Eight slices a device at a time, eight attempts; rails close for 1 ms at first, for 20 ms
-    /// at most.
-    fn default() -> Self {
-        Self {
-            limits: SliceLimits::default(),
-            spray: SprayConfig::default(),
-            rails: RailPolicy {
-                error_window: Duration::from_millis(100),
-                cooldown: Duration::from_millis(1),
-                max_cooldown: Duration::from_millis(20),
-                probe_patience: Duration::from_millis(20),
-                ..RailPolicy::default()
-            },
-            aging: Aging::default(),
-            window: 8,
-            queue: 4096,
-            patience: Patience::default(),
-            attempts: 8,
-        }
-    }
-}
-
-/// A task of a [`Pilot`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TaskId(usize);
-
-/// What became of a task.
-#[derive(Clone, Debug)]
-pub struct TaskReport {
-    /// How many bytes it should move.
-    pub length: u64,
-    /// Its priority.
-    pub priority: Priority,
-    /// When it was submitted.
-    pub submitted: Time,
-    /// When its last slice had ended, if it has.
-    pub ended: Option<Time>,
-    /// What completions have said was moved, in their order.
-    pub moved: Vec<(DeviceId, Range<u64>)>,
-    allowed: Devices,
-    /// Slices that have not ended.
-    open: u64,
-    unwanted: bool,
-}
-
-impl TaskReport {
-    /// It has ended, and each of its bytes was moved once.
-    pub fn is_completed(&self) -> bool {
-        let mut moved: Vec<_> = self.moved.iter().map(|(_, range)| range.clone()).collect();
-        moved.sort_unstable_by_key(|range| range.start);
-        let end = moved.iter().try_fold(0, |end, range| {
-            let joins = range.start == end && range.end > end;
-            joins.then_some(range.end)
-        });
-        self.ended.is_some() && end == Some(self.length)
-    }
-}
-
-/// What became of a device.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct DeviceReport {
-    /// Slices that were assigned to it, those that came back among them.
-    pub assigned: u64,
-    /// Bytes that it has moved.
-    pub moved: u64,
-    /// Bytes in flight on it.
-    pub in_flight: u64,
-    /// Bytes per second, if known.
-    pub rate: Option<f64>,
-    /// Its rail.
-    pub rail: RailState,
-}
 
 #[derive(Clone, Copy, Debug)]
 enum Timer {
