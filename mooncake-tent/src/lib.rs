@@ -41,6 +41,9 @@
 //! [`TentEngine`] (what callers see) → [`selector`] (which link; pure) → [`transport`] (what a
 //! link must implement) → [`tcp`], [`shm`], [`cma`], [`loopback`]. Each layer knows only those to its right.
 //!
+//! A link over several devices shares its slices among them with [`spray`], learns with [`rail`] which
+//! of them work, and times slices with a [`TimerWheel`]. These know none of the layers.
+//!
 //! # Features
 //!
 //! `tcp` (on): the TCP link. `host` (on): the links between processes of one host. `json`: policies
@@ -67,17 +70,20 @@ pub mod loopback;
 mod memory;
 pub mod platform;
 mod qos;
+pub mod rail;
 mod segment;
 pub mod selector;
 #[cfg(feature = "host")]
 pub mod shm;
 #[cfg(any(feature = "tcp", feature = "host"))]
 mod spin;
+pub mod spray;
 mod sync;
 #[cfg(feature = "tcp")]
 pub mod tcp;
 mod time;
 pub mod transport;
+mod wheel;
 
 #[cfg(feature = "host")]
 pub use cma::CmaTransport;
@@ -100,6 +106,7 @@ pub use shm::ShmTransport;
 #[cfg(feature = "tcp")]
 pub use tcp::{TcpConfig, TcpTransport};
 pub use time::Time;
+pub use wheel::{TimerToken, TimerWheel};
 
 #[cfg(all(doctest, feature = "tcp"))]
 #[doc = include_str!("../README.md")]
