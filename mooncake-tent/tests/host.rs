@@ -205,6 +205,10 @@ async fn law_03_what_a_stopped_process_was_asked_to_fetch_too_late_changes_nothi
         assert_eq!(local.leases(), 0, "{link}");
         assert!(once(&engine, read()).await.is_completed(), "{link}");
         assert_same(&bytes(&local, 0, LEN), &before, link);
+
+        // Nothing is under way, so nobody need say so.
+        owner.signal("-STOP");
+        engine.shutdown(Duration::from_secs(1)).await.unwrap();
     }
 }
 

@@ -386,7 +386,7 @@ impl<M: Medium> Writes<M> {
                 self.open.fetch_sub(1, Ordering::AcqRel);
             }
         }
-        if closed {
+        if closed || posted.is_empty() {
             return;
         }
         // The peer finds the end of what we say, and closes in its turn.
