@@ -233,7 +233,9 @@ impl Batch {
 
     fn cancel_tasks(&self, tasks: &[TaskRef]) {
         for task in tasks {
-            self.tasks.ask_to_cancel(*task);
+            if let Some(carrier) = self.tasks.ask_to_cancel(*task) {
+                carrier.cancel_transfer_task(*task);
+            }
             for (_, sub_batch) in &self.parts().sub_batches {
                 sub_batch.cancel_transfer_task(*task);
             }

@@ -5,6 +5,7 @@ mod buffer;
 mod builder;
 mod facade;
 mod gauges;
+mod health;
 mod loader;
 mod parts;
 mod request;

@@ -17,21 +17,22 @@ use tokio::runtime::Handle;
 use super::{
     Batch, Buffer, Gauges, RegisterOptions, Request, TentEngineBuilder, TransferEngine,
     buffer::Registrar,
+    health::Circuits,
     parts::{PartsPool, Scratch},
 };
 use crate::{
     control::{ControlServer, Describe},
-    error::{Error, Reason, Result, Stage, TransferError},
+    error::{Error, Reason, Result, Retry, Stage, TransferError},
     identity::{Generation, Incarnation, RegistrationId},
     memory::{LocalBuffer, LocalSlice, Memory, Permission},
     platform::after,
     segment::{
-        BufferDescriptor, Known, RouteKey, Segment, SegmentDescriptor, SegmentManager, Span,
+        BufferDescriptor, Known, Route, RouteKey, Segment, SegmentDescriptor, SegmentManager, Span,
     },
-    selector::{LinkFacts, Ranking, RequestFacts, TransportSelector},
+    selector::{Exclusion, Health, LinkFacts, Ranking, RequestFacts, TransportSelector},
     transport::{
-        Attachment, BoxFuture, InstallContext, Op, Origin, Outcome, RetryHook, TaskRef, TaskSlab,
-        TaskSpec, Tasks, Transport,
+        Attachment, BoxFuture, InstallContext, Op, Origin, Outcome, RetryHook, SubBatch, TaskRef,
+        TaskSlab, TaskSpec, Tasks, Transport,
     },
 };
 
@@ -66,6 +67,7 @@ struct Shared {
     /// Of our own descriptor.
     version: AtomicU64,
     selector: TransportSelector,
+    circuits: Circuits,
     segments: SegmentManager,
     own: Segment,
     /// Held while `own` learns, so that it never learns an older state after a newer one.
@@ -113,6 +115,7 @@ impl TentEngine {
                 parts,
                 version: AtomicU64::new(0),
                 selector: TransportSelector::new(),
+                circuits: Circuits::new(),
                 segments: SegmentManager::default(),
                 own,
                 learning: Mutex::default(),
@@ -259,7 +262,8 @@ impl TransferEngine for TentEngine {
         Box::pin(async move {
             let peer = Arc::clone(segment.known().descriptor.peer());
             let any = RouteKey::any(Op::Read);
-            let link = self.shared.link_for(any, segment, &segment.known());
+            let known = segment.known();
+            let link = self.shared.route(any, segment, &known, Route::first);
             let link = link.ok_or_else(|| self.shared.no_route(any, segment))?;
             self.shared.parts.links[link].warm_up(&peer, budget).await
         })
@@ -315,8 +319,8 @@ struct Outlook {
     /// A fence that comes later counts.
     fences: u64,
     known: Guard<Arc<Known>>,
-    /// The last link that was looked for.
-    route: Option<(RouteKey, usize)>,
+    /// The last link that was looked for, and whether there were others.
+    route: Option<(RouteKey, usize, bool)>,
 }
 
 impl Outlook {
@@ -392,13 +396,14 @@ impl Shared {
         let deadline = request.deadline.unwrap_or(patience);
         let span = outlook.known.resolve(request.remote, length);
         let key = self.key(request.op, &outlook.known, span, &request.local);
-        let link = match outlook.route {
-            Some((last, link)) if last == key => link,
+        let (link, others) = match outlook.route {
+            Some((last, link, others)) if last == key => (link, others),
             _ => {
-                let link = self.link_for(key, &request.segment, &outlook.known);
-                let link = link.ok_or_else(|| self.no_route(key, &request.segment))?;
-                outlook.route = Some((key, link));
-                link
+                let best = |route: &Route| Some((route.first()?, route.links.len() > 1));
+                let found = self.route(key, &request.segment, &outlook.known, best);
+                let (link, others) = found.ok_or_else(|| self.no_route(key, &request.segment))?;
+                outlook.route = Some((key, link, others));
+                (link, others)
             }
         };
         let Outlook { fences, known, .. } = outlook;
@@ -426,6 +431,10 @@ impl Shared {
                 segment: request.segment,
                 range: request.remote,
                 fences: *fences,
+                link,
+                others,
+                tried: 0,
+                refreshed: false,
             }),
         };
         scratch.specs.push((spec, refreshable));
@@ -496,58 +505,59 @@ impl Shared {
         }
     }
 
-    /// A task failed because what we know of its segment is old: learn anew and post it once more.
+    /// A task failed, and fresh knowledge of its segment or another link may help.
     async fn retry(&self, task: TaskRef) {
         let tasks = &self.parts.context.tasks;
-        let Some(mut spec) = tasks.spec(task) else {
+        let (Some(mut spec), Some(error)) = (tasks.spec(task), tasks.retried_for(task)) else {
             return;
         };
-        let Some(Origin {
-            segment,
-            range,
-            fences,
-        }) = spec.origin.clone()
-        else {
-            unreachable!("only tasks with an origin ask for a refresh");
+        let Some(mut origin) = spec.origin.take() else {
+            unreachable!("only tasks with an origin ask for a retry");
         };
-        let budget = spec.deadline.map_or(REFRESH_BUDGET, |deadline| {
-            deadline
-                .saturating_duration_since(Instant::now())
-                .min(REFRESH_BUDGET)
-        });
-        let seen = segment.descriptor();
-        if let Err(error) = self.segments.refresh(&segment, &seen, budget).await {
-            let why = Reason::Unreachable(error.to_string().into());
-            return self.fail(&[task], &why, Stage::Resolve);
+        let segment = origin.segment.clone();
+        let stale = error.retry == Retry::AfterRefresh;
+        if !stale {
+            origin.tried |= 1 << origin.link;
+            let peer = spec.peer.id();
+            if origin.others && self.circuits.failed(peer, origin.link, &error.reason) {
+                segment.known().forget_routes();
+            }
         }
-        let resolved = {
-            let known = segment.known();
-            let span = known.resolve(range, spec.length);
-            span.map(|span| (span, Arc::clone(known.descriptor.peer())))
+        let refreshes = stale || matches!(error.reason, Reason::Unreachable(_));
+        if refreshes {
+            let budget = spec.deadline.map_or(REFRESH_BUDGET, |deadline| {
+                deadline
+                    .saturating_duration_since(Instant::now())
+                    .min(REFRESH_BUDGET)
+            });
+            let seen = segment.descriptor();
+            if let Err(error) = self.segments.refresh(&segment, &seen, budget).await
+                && !origin.others
+            {
+                let why = Reason::Unreachable(error.to_string().into());
+                return self.fail(&[task], &why, Stage::Resolve);
+            }
+        }
+        let Some(link) = self.anew(&mut spec, &mut origin, refreshes) else {
+            return tasks.give_up(task);
         };
-        let known = segment.known();
-        let key = self.key(
-            spec.op,
-            &known,
-            resolved.as_ref().map(|(span, _)| *span),
-            &spec.local,
+        tracing::debug!(
+            %error, from = self.parts.links[origin.link].name(), to = self.parts.links[link].name(),
+            "a task is posted again"
         );
-        let link = self.link_for(key, &segment, &known);
-        drop(known);
-        let (Some((span, peer)), Some(link)) = (resolved, link) else {
-            return self.fail(&[task], &Reason::UnknownRegistration, Stage::Resolve);
-        };
-        spec.peer = peer;
-        spec.registration = span.registration;
-        spec.generation = span.generation;
-        spec.offset = span.offset;
+        let (fences, incarnation) = (origin.fences, segment.incarnation());
+        origin.link = link;
+        origin.refreshed |= refreshes;
+        spec.origin = Some(origin);
         tasks.renew(task, spec);
         if tasks.is_unwanted(task) {
-            let end = Outcome::cancelled(Stage::Resolve, segment.incarnation());
+            let end = Outcome::cancelled(Stage::Resolve, incarnation);
             return tasks.finish(task, end, true);
         }
         let post = || {
             let sub_batch = self.parts.links[link].allocate_sub_batch(1)?;
+            let sub_batch: Arc<dyn SubBatch> = Arc::from(sub_batch);
+            tasks.carried_by(task, &sub_batch);
             sub_batch.submit_transfer_tasks(&[task])?;
             if tasks.is_unwanted(task) {
                 // Whoever cancelled it before it was posted has found it nowhere.
@@ -565,6 +575,35 @@ impl Shared {
         }
     }
 
+    /// Puts what is known now of its segment into `spec`, and says which link to try next; `None`: there
+    /// is none that would not fail in the same way.
+    fn anew(&self, spec: &mut TaskSpec, origin: &mut Origin, refreshed: bool) -> Option<usize> {
+        let known = origin.segment.known();
+        let span = known.resolve(origin.range, spec.length)?;
+        let key = self.key(spec.op, &known, Some(span), &spec.local);
+        let peer = Arc::clone(known.descriptor.peer());
+        if peer.id() != spec.peer.id() {
+            // None of them has tried this one.
+            origin.tried = 0;
+        }
+        let next = self.route(key, &origin.segment, &known, |route| {
+            let untried = |link: &&u8| origin.tried >> **link & 1 == 0;
+            // The one that failed may do with what is known now, but not twice.
+            let first = route.links.first();
+            let same = first.filter(|_| refreshed && !origin.refreshed);
+            let next = match origin.tried {
+                0 => same,
+                _ => route.links.iter().find(untried).or(same),
+            };
+            next.map(|link| usize::from(*link))
+        })?;
+        spec.peer = peer;
+        spec.registration = span.registration;
+        spec.generation = span.generation;
+        spec.offset = span.offset;
+        Some(next)
+    }
+
     /// What the choice of a link for a request depends on.
     fn key(&self, op: Op, known: &Known, span: Option<Span>, local: &[LocalSlice]) -> RouteKey {
         let names = || self.parts.links.iter().map(|link| link.name());
@@ -579,26 +618,45 @@ impl Shared {
         key
     }
 
-    fn link_for(&self, key: RouteKey, segment: &Segment, known: &Known) -> Option<usize> {
-        known.route(key, || {
+    /// Gives `take` the links that can carry what `key` says.
+    fn route<T>(
+        &self,
+        key: RouteKey,
+        segment: &Segment,
+        known: &Known,
+        take: impl FnOnce(&Route) -> T,
+    ) -> T {
+        let choose = || {
             let ranking = self.rank(key, &known.descriptor);
-            tracing::debug!(op = %key.op, segment = segment.name(), %ranking, "a link was chosen");
-            ranking.ranked.first().map(|best| best.index)
-        })
+            tracing::debug!(op = %key.op, segment = segment.name(), %ranking, "links were chosen");
+            let barred = ranking.excluded.iter().filter_map(|link| match link.why {
+                Exclusion::Open { left, .. } => Some(left),
+                _ => None,
+            });
+            Route {
+                until: barred.min().map(after),
+                links: ranking.ranked.iter().map(|link| link.index as u8).collect(),
+            }
+        };
+        known.route(key, choose, take)
     }
 
     fn rank(&self, key: RouteKey, descriptor: &SegmentDescriptor) -> Ranking {
         let peer = descriptor.peer();
-        let facts: Vec<_> = self
-            .parts
-            .links
+        let links = &self.parts.links;
+        let (circuits, now) = self.circuits.to(peer.id(), links.len());
+        let mut facts: Vec<_> = links
             .iter()
+            .zip(&circuits)
             .enumerate()
-            .map(|(place, link)| LinkFacts {
+            .map(|(place, (link, circuit))| LinkFacts {
                 reaches: link.reaches(peer),
                 accepts: key.is_held(place, link.capabilities()),
                 same_machine_only: link.capabilities().same_host,
                 bandwidth: link.estimated_bandwidth(),
+                health: circuit
+                    .as_ref()
+                    .map_or(Health::Closed, |circuit| circuit.health(now)),
                 ..LinkFacts::new(link.name(), link.capabilities())
             })
             .collect();
@@ -607,6 +665,14 @@ impl Shared {
             same_machine: !machine.is_empty() && descriptor.machine() == machine,
             ..RequestFacts::new(key.op, TYPICAL)
         };
+        let ranking = self.selector.rank(&request, &facts);
+        if !ranking.ranked.is_empty() {
+            return ranking;
+        }
+        // Where all have failed, trying is better than not.
+        for link in &mut facts {
+            link.health = Health::Closed;
+        }
         self.selector.rank(&request, &facts)
     }
 

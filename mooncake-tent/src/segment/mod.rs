@@ -7,5 +7,5 @@ mod remote;
 pub(crate) use descriptor::Span;
 pub use descriptor::{BufferDescriptor, SegmentDescriptor};
 pub(crate) use manager::SegmentManager;
-pub(crate) use remote::{Fences, Known, RouteKey};
+pub(crate) use remote::{Fences, Known, Route, RouteKey};
 pub use remote::{RemoteRange, Segment};

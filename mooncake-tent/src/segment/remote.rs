@@ -6,6 +6,7 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
+    time::Instant,
 };
 
 use arc_swap::{ArcSwap, Guard};
@@ -72,7 +73,25 @@ pub(crate) struct Known {
 }
 
 /// Few: buffers of one owner are mostly held by the same links.
-type Routes = SmallVec<[(RouteKey, Option<usize>); 4]>;
+type Routes = SmallVec<[(RouteKey, Route); 4]>;
+
+/// The places of links that can carry a request, the best first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Route {
+    pub(crate) links: SmallVec<[u8; 4]>,
+    /// It is chosen anew from then on.
+    pub(crate) until: Option<Instant>,
+}
+
+impl Route {
+    pub(crate) fn first(&self) -> Option<usize> {
+        self.links.first().map(|link| usize::from(*link))
+    }
+
+    fn holds(&self) -> bool {
+        self.until.is_none_or(|until| Instant::now() < until)
+    }
+}
 
 /// What the choice of a link depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,23 +195,32 @@ impl Known {
         }
     }
 
-    /// The link for `key`, chosen by `choose` the first time.
-    pub(crate) fn route(
+    /// The links for `key`, chosen by `choose` the first time, and when that holds no longer.
+    pub(crate) fn route<T>(
         &self,
         key: RouteKey,
-        choose: impl FnOnce() -> Option<usize>,
-    ) -> Option<usize> {
+        choose: impl FnOnce() -> Route,
+        take: impl FnOnce(&Route) -> T,
+    ) -> T {
         let routes = self.routes.load();
-        if let Some((_, link)) = routes.iter().find(|(known, _)| *known == key) {
-            return *link;
+        if let Some((_, route)) = routes.iter().find(|(known, _)| *known == key)
+            && route.holds()
+        {
+            return take(route);
         }
-        let link = choose();
+        let route = choose();
         self.routes.rcu(|routes| {
             let mut routes = Routes::clone(routes);
-            routes.push((key, link));
+            routes.retain(|(known, _)| *known != key);
+            routes.push((key, route.clone()));
             routes
         });
-        link
+        take(&route)
+    }
+
+    /// Links are chosen anew.
+    pub(crate) fn forget_routes(&self) {
+        self.routes.store(Arc::default());
     }
 
     /// A bit for the place of each of our links, called `names`, that carries a buffer. All, if it is

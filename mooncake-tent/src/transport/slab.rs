@@ -7,7 +7,7 @@ use std::{
 
 use smallvec::SmallVec;
 
-use super::{BatchState, Op, Outcome, Posting, TaskRef, TaskSpec};
+use super::{BatchState, Op, Outcome, Posting, SubBatch, TaskRef, TaskSpec};
 use crate::{
     error::{Applied, Error, Progress, Reason, Result, Retry, Stage, TransferError},
     sync::{
@@ -22,6 +22,8 @@ pub type Tasks = Arc<TaskSlab>;
 /// Few in a model, which makes all of them anew for each order of events.
 const CHUNK: usize = if cfg!(mooncake_loom) { 2 } else { 1024 };
 const CHUNKS: usize = 256;
+/// So often a task is posted again at most.
+const RETRIES: u8 = 3;
 
 /// Cells of tasks, with the free ones among them.
 ///
@@ -75,7 +77,12 @@ struct TaskBody {
     /// Some failed slice may have been applied.
     touched: bool,
     outcome: Option<Outcome>,
-    may_refresh: bool,
+    /// So often it may be posted again.
+    retries: u8,
+    /// Why it is being posted again.
+    previous: Option<Outcome>,
+    /// What carries it instead of its batch's sub-batch.
+    carrier: Option<Arc<dyn SubBatch>>,
     /// The caller asked for an early end.
     unwanted: bool,
     /// The batch was dropped: the cell frees itself once it is quiet.
@@ -152,10 +159,10 @@ impl TaskSlab {
         specs: impl IntoIterator<Item = (TaskSpec, bool)>,
     ) {
         let submitted = Some(Instant::now());
-        for (task, (spec, may_refresh)) in tasks.iter().zip(specs) {
+        for (task, (spec, may_retry)) in tasks.iter().zip(specs) {
             let batch = Arc::clone(batch);
             let mut body = self.cell(task.slot).body.lock();
-            body.begin(spec, submitted, batch, may_refresh);
+            body.begin(spec, submitted, batch, may_retry);
         }
     }
 
@@ -237,9 +244,39 @@ impl TaskSlab {
             .unwrap_or(true)
     }
 
-    /// The caller asks for an early end. A task that is on no link finds it before it is posted.
-    pub(crate) fn ask_to_cancel(&self, task: TaskRef) {
-        self.with(task, |body| body.unwanted = true);
+    /// The caller asks for an early end. A task that is on no link finds it before it is posted. What
+    /// carries it instead of its batch is for the caller to tell.
+    pub(crate) fn ask_to_cancel(&self, task: TaskRef) -> Option<Arc<dyn SubBatch>> {
+        self.with(task, |body| {
+            body.unwanted = true;
+            body.carrier.clone()
+        })
+        .flatten()
+    }
+
+    /// Why a task is being posted again.
+    pub(crate) fn retried_for(&self, task: TaskRef) -> Option<TransferError> {
+        self.with(task, |body| body.previous.as_ref()?.error().cloned())
+            .flatten()
+    }
+
+    /// A task that is being posted again is carried by this.
+    pub(crate) fn carried_by(&self, task: TaskRef, carrier: &Arc<dyn SubBatch>) {
+        self.with(task, |body| body.carrier = Some(Arc::clone(carrier)));
+    }
+
+    /// A task that should be posted again ends instead as it would have ended without.
+    pub(crate) fn give_up(&self, task: TaskRef) {
+        let Some(change) = self.with(task, |body| {
+            body.retries = 0;
+            let end = body.previous.take()?;
+            Some(body.finish(end, true))
+        }) else {
+            return;
+        };
+        if let Some(change) = change {
+            self.announce(task, change);
+        }
     }
 
     /// The caller has asked for an early end.
@@ -375,13 +412,13 @@ impl TaskBody {
         spec: TaskSpec,
         submitted: Option<Instant>,
         batch: Arc<BatchState>,
-        may_refresh: bool,
+        may_retry: bool,
     ) {
         self.spec = Some(spec);
         self.submitted = submitted;
         self.batch = Some(batch);
         (self.unfinished, self.loud, self.bytes) = (1, 1, 0);
-        self.may_refresh = may_refresh;
+        self.retries = if may_retry { RETRIES } else { 0 };
         (self.touched, self.unwanted, self.orphan) = (false, false, false);
     }
 
@@ -389,6 +426,7 @@ impl TaskBody {
     fn empty(&mut self) {
         (self.spec, self.batch) = (None, None);
         (self.failure, self.outcome) = (None, None);
+        (self.previous, self.carrier) = (None, None);
     }
 
     fn finish(&mut self, end: Outcome, quiet: bool) -> Change {
@@ -409,11 +447,10 @@ impl TaskBody {
         if self.unfinished > 0 {
             return change;
         }
-        if self.wants_refresh() {
-            // The retry is one slice until its link splits it; it gets no retry of its own.
-            self.may_refresh = false;
-            self.failure = None;
-            self.touched = false;
+        if self.wants_retry() {
+            // The retry is one slice until its link splits it.
+            self.retries -= 1;
+            self.previous = self.failure.take();
             self.bytes = 0;
             self.unfinished = 1;
             self.loud = 1;
@@ -431,6 +468,7 @@ impl TaskBody {
             }
         }
         self.outcome = Some(outcome);
+        (self.previous, self.carrier) = (None, None);
         change.ended = true;
         self.after_quiet(change)
     }
@@ -452,18 +490,21 @@ impl TaskBody {
         Some(Progress::new(spec.op, spec.length, self.bytes, after))
     }
 
-    fn wants_refresh(&self) -> bool {
-        let Some(Outcome::Failed(error)) = &self.failure else {
+    fn wants_retry(&self) -> bool {
+        let (Some(Outcome::Failed(error)), Some(spec)) = (&self.failure, &self.spec) else {
             return false;
         };
-        // A peer that came back elsewhere is not reached where it was.
-        let may_help =
-            error.retry == Retry::AfterRefresh || matches!(error.reason, Reason::Unreachable(_));
+        // A peer that came back elsewhere is not reached where it was, and what one link cannot another
+        // may.
+        let others = spec.origin.as_ref().is_some_and(|origin| origin.others);
+        let may_help = error.retry == Retry::AfterRefresh
+            || matches!(error.reason, Reason::Unreachable(_))
+            || others && error.retry != Retry::Never;
         // A write is posted once more only if nothing of it can have been applied. A read begins
         // anew and overwrites what it brought.
-        let is_write = self.spec.as_ref().is_some_and(|spec| spec.op == Op::Write);
+        let is_write = spec.op == Op::Write;
         let untouched = !self.touched && self.bytes == 0;
-        self.may_refresh && !self.unwanted && self.loud == 0 && may_help && (untouched || !is_write)
+        self.retries > 0 && !self.unwanted && self.loud == 0 && may_help && (untouched || !is_write)
     }
 
     fn after_quiet(&mut self, mut change: Change) -> Change {
@@ -568,14 +609,33 @@ mod tests {
     }
 
     #[test]
-    fn law_02_a_task_asks_for_one_retry_and_ends_once() {
+    fn law_02_a_task_whose_retry_is_given_up_ends_as_it_would_have_without() {
+        let (slab, batch, task) = slab_with_one(true);
+        slab.on_retry(Box::new(|_| {}));
+        slab.finish(task, Outcome::Failed(failed(Reason::StaleGeneration)), true);
+        assert!(!batch.is_terminal());
+        slab.give_up(task);
+        slab.give_up(task);
+        assert!(batch.is_terminal() && batch.is_quiescent());
+        let outcome = slab.outcome(task).unwrap();
+        assert_eq!(outcome.error().unwrap().reason, Reason::StaleGeneration);
+        slab.release(&[task]);
+        assert!(slab.is_empty());
+    }
+
+    #[test]
+    fn law_02_a_task_asks_for_a_few_retries_and_ends_once() {
         let (slab, batch, task) = slab_with_one(true);
         let (asked, asks) = std::sync::mpsc::channel();
         slab.on_retry(Box::new(move |task| asked.send(task).unwrap()));
         let stale = || Outcome::Failed(failed(Reason::StaleGeneration));
-        slab.finish(task, stale(), true);
-        assert_eq!(asks.try_recv(), Ok(task));
-        assert!(!batch.is_terminal() && !slab.is_quiescent(task));
+        for _ in 0..RETRIES {
+            slab.finish(task, stale(), true);
+            assert_eq!(asks.try_recv(), Ok(task));
+            assert!(!batch.is_terminal() && !slab.is_quiescent(task));
+            let why = slab.retried_for(task).unwrap();
+            assert_eq!(why.reason, Reason::StaleGeneration);
+        }
         slab.finish(task, stale(), true);
         assert!(asks.try_recv().is_err());
         let reason = |slab: &TaskSlab| slab.outcome(task)?.error().map(|it| it.reason.clone());

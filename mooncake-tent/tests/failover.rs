@@ -1,0 +1,165 @@
+//! What one link cannot carry goes over the next one.
+#![cfg(all(feature = "conformance", feature = "tcp", feature = "host"))]
+#![allow(clippy::unwrap_used, reason = "the helpers below are part of tests")]
+
+mod common;
+
+use std::time::Instant;
+
+use common::*;
+use mooncake_tent::{
+    Buffer, CmaTransport, HostConfig, Permission, Reason, Request, Retry, Segment, ShmTransport,
+    TcpTransport, TentEngine,
+    conformance::{Chaos, Mischief},
+    selector::Exclusion,
+    transport::Op,
+};
+
+const LEN: usize = 1 << 20;
+
+/// Takes nobody's sessions.
+fn closed() -> HostConfig {
+    let mut config = HostConfig::default();
+    config.peers = 0;
+    config
+}
+
+struct Ground {
+    engine: TentEngine,
+    local: Buffer,
+    remote: Buffer,
+    segment: Segment,
+}
+
+impl Ground {
+    async fn new(engine: TentEngine, owner: &TentEngine) -> Self {
+        Self {
+            local: buffer(&engine, LEN, Permission::Local).await,
+            remote: buffer(owner, LEN, Permission::PeersReadWrite).await,
+            segment: open(&engine, owner).await,
+            engine,
+        }
+    }
+
+    fn request(&self, op: Op) -> Request {
+        let local = [self.local.all().unwrap()];
+        Request::scattered(
+            op,
+            local.into_iter().collect(),
+            &self.segment,
+            place(&self.remote, 0),
+        )
+    }
+
+    async fn moves_bytes(&self, seed: u64) {
+        self.local.memory().write_at(0, &pattern(seed, LEN));
+        let written = once(&self.engine, self.request(Op::Write)).await;
+        assert!(written.is_completed(), "{written:?}");
+        assert_same(&bytes(&self.remote, 0, LEN), &pattern(seed, LEN), "written");
+        self.local.memory().write_at(0, &pattern(seed + 1, LEN));
+        let read = once(&self.engine, self.request(Op::Read)).await;
+        assert!(read.is_completed(), "{read:?}");
+        assert_same(&bytes(&self.local, 0, LEN), &pattern(seed, LEN), "read");
+    }
+
+    fn first(&self) -> String {
+        let ranking = self.engine.explain(Op::Read, &self.segment);
+        ranking.ranked[0].name.clone()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_link_cannot_carry_goes_over_the_next_one_and_the_link_is_tried_again_later() {
+    let owner = TentEngine::builder().transport(ShmTransport::new(closed()));
+    let owner = owner.transport(CmaTransport::new(closed()));
+    let owner = owner
+        .transport(TcpTransport::default())
+        .build()
+        .await
+        .unwrap();
+    let engine = TentEngine::builder().transport(ShmTransport::default());
+    let engine = engine.transport(CmaTransport::default());
+    let engine = engine
+        .transport(TcpTransport::default())
+        .build()
+        .await
+        .unwrap();
+    let ground = Ground::new(engine, &owner).await;
+    assert_eq!(ground.first(), "shm");
+    ground.moves_bytes(1).await;
+
+    // It is known now, and nobody pays for it again.
+    let ranking = ground.engine.explain(Op::Read, &ground.segment);
+    let open = ranking.excluded.iter().filter(|link| {
+        let Exclusion::Open { why, .. } = &link.why else {
+            return false;
+        };
+        assert!(why.contains("sessions"), "{why}");
+        true
+    });
+    let open: Vec<_> = open.map(|link| link.name.as_str()).collect();
+    assert_eq!(open, ["shm", "cma"], "{ranking}");
+    assert_eq!(ground.first(), "tcp");
+    let start = Instant::now();
+    let mut rounds = 2;
+    while ground.first() == "tcp" {
+        ground.moves_bytes(rounds).await;
+        rounds += 1;
+        assert!(start.elapsed() < BUDGET, "it is never tried again");
+    }
+    assert!(rounds > 2, "it was not tried for a while");
+    ground.moves_bytes(rounds).await;
+    assert_eq!(ground.engine.gauges().tasks_in_flight, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_no_link_is_left_the_first_failure_is_told() {
+    let owner = TentEngine::builder().transport(ShmTransport::new(closed()));
+    let owner = owner
+        .transport(CmaTransport::new(closed()))
+        .build()
+        .await
+        .unwrap();
+    let engine = TentEngine::builder().transport(ShmTransport::default());
+    let engine = engine
+        .transport(CmaTransport::default())
+        .build()
+        .await
+        .unwrap();
+    let ground = Ground::new(engine, &owner).await;
+    for round in 0..5 {
+        for op in [Op::Read, Op::Write] {
+            let outcome = once(&ground.engine, ground.request(op)).await;
+            let error = error(Some(outcome));
+            assert!(
+                matches!(error.reason, Reason::Unreachable(_)),
+                "{round}: {error}"
+            );
+            assert_eq!(error.retry, Retry::Elsewhere, "{round}: {error}");
+        }
+    }
+    assert_eq!(ground.engine.tasks_in_use(), 0);
+    assert_eq!(ground.local.leases(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_that_takes_no_task_is_passed_over() {
+    let mut mischief = Mischief::none(1);
+    mischief.busy = 1_000;
+    let owner = TentEngine::builder().transport(ShmTransport::default());
+    let owner = owner
+        .transport(TcpTransport::default())
+        .build()
+        .await
+        .unwrap();
+    let engine = TentEngine::builder().transport(Chaos::new(ShmTransport::default(), mischief));
+    let engine = engine
+        .transport(TcpTransport::default())
+        .build()
+        .await
+        .unwrap();
+    let ground = Ground::new(engine, &owner).await;
+    for seed in 0..5 {
+        ground.moves_bytes(seed).await;
+    }
+}
