@@ -20,7 +20,7 @@ use mooncake_cli::commands::topology::{
     MemoryRow, NicDistance, NicRow, NodeDistance, NodeRow, TopologyReport,
 };
 use mooncake_cli::commands::trace::TraceStats;
-use mooncake_cli::commands::transfer::explain::{
+use mooncake_cli::commands::transfer::{
     Asked, Direction, ExcludedRow, Explanation, PolicyRow, RankedRow,
 };
 use mooncake_cli::config::{self, Flags, MasterSettings, Sources};

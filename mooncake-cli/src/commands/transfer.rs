@@ -1,6 +1,7 @@
 //! `mooncake transfer`: tells how transfers would go.
 
 pub mod explain;
+mod explanation;
 mod link;
 
 use clap::Subcommand;
@@ -8,6 +9,7 @@ use clap::Subcommand;
 use super::Context;
 use crate::output::{Exit, Failure};
 
+pub use explanation::{Asked, Direction, ExcludedRow, Explanation, PolicyRow, RankedRow};
 pub use link::LinkSpec;
 
 /// What can be asked about transfers.

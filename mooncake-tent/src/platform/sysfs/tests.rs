@@ -77,9 +77,9 @@ const PORT_2: &str = "pci0000:80/0000:80:01.0/0000:81:00.1";
 fn two_sockets() -> Machine {
     let machine = Machine::new();
     machine
-        .node(0, "0-3,8-11", "10 21 14")
-        .node(1, "4-7,12-15", "21 10 24")
-        .node(2, "", "14 24 10")
+        .node(0, "0-3,8-11", "10 21 24")
+        .node(1, "4-7,12-15", "21 10 14")
+        .node(2, "", "24 14 10")
         .file("devices/system/node/possible", "0-7")
         .file(&format!("devices/{PORT_0}/numa_node"), "0")
         .file(&format!("devices/{PORT_1}/numa_node"), "1")
@@ -101,7 +101,7 @@ fn nodes_have_their_cpus_memory_and_distances() {
     assert_eq!((node.id, node.cpus.to_string().as_str()), (0, "0-3,8-11"));
     assert_eq!(node.memory_bytes, Some(1 << 20));
     let distances: Vec<_> = node.distances.clone().into_iter().collect();
-    assert_eq!(distances, [(0, 10), (1, 21), (2, 14)]);
+    assert_eq!(distances, [(0, 10), (1, 21), (2, 24)]);
     assert!(
         topology.nodes[2].cpus.is_empty(),
         "memory alone is a node, too"
@@ -172,10 +172,10 @@ fn near_devices_suit_memory_best_and_law_12_unknown_ones_lie_between() {
         topology.tiers("cpu:1"),
         Some(&[vec![1, 3, 4], vec![2], vec![0]])
     );
-    // From the memory without CPUs, node 0 is nearer than node 1.
+    // From the memory without CPUs, node 1 is nearer than node 0.
     assert_eq!(
         topology.tiers("cpu:2"),
-        Some(&[vec![], vec![2], vec![0, 1, 3, 4]])
+        Some(&[vec![], vec![2], vec![1, 3, 4, 0]])
     );
     assert_eq!(
         topology.tiers("cuda:0"),
