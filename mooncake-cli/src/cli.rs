@@ -66,6 +66,11 @@ pub enum Command {
     /// Make up or examine request traces.
     #[command(subcommand)]
     Trace(commands::trace::TraceCommand),
+    /// Tell how transfers would go.
+    #[command(subcommand)]
+    Transfer(commands::transfer::TransferCommand),
+    /// Tell what the machine is made of, as far as transfers care.
+    Topology(commands::topology::TopologyArgs),
     /// Measure a store.
     #[command(subcommand)]
     Bench(commands::bench::BenchCommand),
@@ -111,6 +116,8 @@ fn run(cli: Cli, output: Output) -> Result<Exit, Failure> {
         Command::Where(args) => commands::locate::run(&args, &context),
         Command::Rm(args) => commands::rm::run(&args, &context),
         Command::Trace(command) => commands::trace::run(&command, &context),
+        Command::Transfer(command) => commands::transfer::run(&command, &context),
+        Command::Topology(args) => commands::topology::run(&args, &context),
         Command::Bench(command) => commands::bench::run(&command, &context),
         Command::Config(command) => commands::config::run(&command, &context),
     }
@@ -212,6 +219,12 @@ mod tests {
             "bench master --quick --vs-cpp python3",
             "bench transfer --quick --vs-cpp",
             "bench master --case exist-batch --case put --clients 4 --batch 16 --depth 2 --key-bytes 40 --rounds 1 --seconds 0.1",
+            "topology",
+            "topology --map -o json --kind rdma,ub --sysfs /tmp/sys --priority-matrix m.json",
+            "topology --from machine.json",
+            "transfer explain",
+            "transfer explain --op write --length 4KiB --priority low --intent checkpoint --tenant t --policies f --policy p --link tcp --link rdma,rate=25GB/s,latency=3us,device=mlx5_0 --hint tcp",
+            "transfer explain --same-machine --segment file --local cuda:0 --remote cpu:1 --device a,b --pool p --only file",
             "config show",
             "config show node --name a",
         ] {
@@ -233,6 +246,13 @@ mod tests {
             "bench replay --trace f --start-cluster --master a:1",
             "bench replay --trace f --clients 0",
             "bench replay --trace f --speed -1",
+            "topology --from a --sysfs b",
+            "topology --kind token-ring",
+            "transfer explain --hint a --only b",
+            "transfer explain --priority urgent",
+            "transfer explain --link tcp,speed=9GB/s",
+            "transfer explain --link rdma,latency=3us",
+            "transfer explain --link tcp,rate=9GB",
             "bench transfer --op sideways",
             "bench transfer --batch 0",
             "bench transfer --open-loop 0",

@@ -14,7 +14,9 @@ pub mod rm;
 pub mod serve;
 pub mod stat;
 pub(crate) mod store;
+pub mod topology;
 pub mod trace;
+pub mod transfer;
 
 use std::time::Duration;
 

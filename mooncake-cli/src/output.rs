@@ -17,7 +17,7 @@ use serde::Serialize;
 
 pub use exit::Exit;
 pub use failure::Failure;
-pub use format::{bytes, count, gb_per_s, micros, percent, seconds};
+pub use format::{bits_per_s, bytes, count, gb_per_s, micros, percent, seconds};
 pub use key::key;
 pub use no::No;
 pub use table::{Align, Table};

@@ -16,11 +16,19 @@ use mooncake_cli::commands::put::PutResult;
 use mooncake_cli::commands::rm::{Removal, Removals, RemovedAll};
 use mooncake_cli::commands::serve::Ready;
 use mooncake_cli::commands::stat::ObjectStat;
+use mooncake_cli::commands::topology::{
+    MemoryRow, NicDistance, NicRow, NodeDistance, NodeRow, TopologyReport,
+};
 use mooncake_cli::commands::trace::TraceStats;
+use mooncake_cli::commands::transfer::{
+    Asked, Direction, ExcludedRow, Explanation, PolicyRow, RankedRow,
+};
 use mooncake_cli::config::{self, Flags, MasterSettings, Sources};
 use mooncake_cli::output::{Failure, No};
 use mooncake_cli::report::{NodeSummary, Summary};
 use mooncake_cli::trace::Ideal;
+use mooncake_tent::platform::Topology;
+use mooncake_tent::selector::Policies;
 use page::{doc, fields, listed};
 use serde::Serialize;
 use serde_json::json;
@@ -226,6 +234,129 @@ fn traces_have_the_fields_of_the_page() {
         "trace generate, trace stats",
         &TraceStats::new("f", Ideal::default()),
     );
+}
+
+#[test]
+fn machines_have_the_fields_of_the_page() {
+    let text = || "a".to_owned();
+    let node = NodeRow {
+        id: 0,
+        cpus: text(),
+        cpu_count: 1,
+        memory_bytes: None,
+        distances: vec![NodeDistance {
+            node: 0,
+            distance: 10,
+        }],
+    };
+    let nic = NicRow {
+        name: text(),
+        kind: "tcp",
+        pci_bus_id: None,
+        pci_path: None,
+        numa_node: None,
+        up: None,
+        bits_per_second: None,
+        interface: None,
+        distances: vec![NicDistance {
+            nic: text(),
+            class: "SYS",
+        }],
+    };
+    let memory = MemoryRow {
+        location: text(),
+        kind: "host",
+        numa_node: None,
+        rank0: vec![text()],
+        rank1: Vec::new(),
+        rank2: Vec::new(),
+    };
+    check(
+        "topology",
+        &TopologyReport {
+            nodes: vec![node],
+            nics: vec![nic],
+            memories: vec![memory],
+            priority_matrix: [("LOCATION".to_owned(), Default::default())].into(),
+            map: None,
+        },
+    );
+}
+
+#[test]
+fn explanations_have_the_fields_of_the_page() {
+    let text = || "a".to_owned();
+    let request = Asked {
+        op: Direction::Read,
+        bytes: 1,
+        segment: "memory",
+        same_machine: false,
+        local: text(),
+        remote: text(),
+        priority: "high",
+        intent: "MIGRATION",
+        tenant: None,
+        policy: None,
+        hint: None,
+        hint_is_hard: false,
+        devices: None,
+    };
+    check(
+        "transfer explain",
+        &Explanation {
+            request,
+            policies: vec![PolicyRow {
+                policy: text(),
+                applies: true,
+                why: text(),
+            }],
+            ranked: vec![RankedRow {
+                link: text(),
+                estimate_us: None,
+                devices: None,
+                why: vec![text()],
+            }],
+            excluded: vec![ExcludedRow {
+                link: text(),
+                why: text(),
+            }],
+            pool: None,
+            service_level: None,
+            traffic_class: None,
+        },
+    );
+}
+
+#[test]
+fn policies_have_the_fields_of_the_page() {
+    let Some(path) = doc("transfer.md") else {
+        return;
+    };
+    let page = std::fs::read_to_string(path).unwrap();
+    // Who is told that a field is unknown is told all that there are.
+    let refused = Policies::from_json(r#"[{"nothing": 0}]"#).unwrap_err();
+    let known = refused.to_string();
+    let known: BTreeSet<_> = known
+        .split('`')
+        .skip(3)
+        .step_by(2)
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(listed(&page, "Policies"), known, "docs/transfer.md");
+}
+
+#[test]
+fn descriptions_on_the_page_are_understood() {
+    let Some(path) = doc("transfer.md") else {
+        return;
+    };
+    let page = std::fs::read_to_string(path).unwrap();
+    let blocks: Vec<_> = page.split("```json\n").skip(1).collect();
+    assert_eq!(blocks.len(), 2, "one for each form");
+    for block in blocks {
+        let text = &block[..block.find("```").unwrap()];
+        assert!(!Topology::from_json(text).unwrap().nics.is_empty());
+    }
 }
 
 #[test]

@@ -29,6 +29,15 @@ pub fn count(number: u64) -> String {
     text
 }
 
+/// A rate in bits a second.
+#[must_use]
+pub fn bits_per_s(rate: u64) -> String {
+    match rate {
+        ..1_000_000_000 => format!("{} Mb/s", digits(rate as f64 / 1e6)),
+        _ => format!("{} Gb/s", digits(rate as f64 / 1e9)),
+    }
+}
+
 /// A rate in units of 1,000,000,000 bytes a second.
 #[must_use]
 pub fn gb_per_s(rate: f64) -> String {
@@ -92,6 +101,9 @@ mod tests {
             (count(999), "999"),
             (count(1_000), "1,000"),
             (count(288_500), "288,500"),
+            (bits_per_s(100_000_000), "100 Mb/s"),
+            (bits_per_s(2_500_000_000), "2.50 Gb/s"),
+            (bits_per_s(400_000_000_000), "400 Gb/s"),
             (gb_per_s(0.004), "0.00 GB/s"),
             (gb_per_s(12.34), "12.3 GB/s"),
             (micros(999), "999 µs"),

@@ -15,8 +15,8 @@ impl Topology {
     ///
     /// # Errors
     ///
-    /// What it says of NUMA nodes cannot be read or understood. What it does not say of a device is
-    /// unknown.
+    /// There is no sysfs, or what it says of NUMA nodes cannot be read or understood. What it does not
+    /// say of a device is unknown.
     pub fn probe() -> io::Result<Self> {
         Self::probe_at(Path::new("/sys"))
     }
@@ -44,6 +44,13 @@ impl Topology {
         topology
             .nics
             .sort_by_cached_key(|nic| (nic.kind, natural(&nic.name)));
+        if let [node] = &topology.nodes[..] {
+            // There is no other one that it could be.
+            topology
+                .nics
+                .iter_mut()
+                .for_each(|nic| nic.numa_node = Some(node.id));
+        }
         topology.rank();
         Ok(topology)
     }
@@ -52,6 +59,7 @@ impl Topology {
 /// The nodes; on a system that knows of none, one with all CPUs.
 fn nodes(sysfs: &Path) -> io::Result<Vec<NumaNode>> {
     let system = sysfs.join("devices/system");
+    fs::metadata(&system).map_err(|error| at(&system, &error))?;
     let mut found = Vec::new();
     for path in entries(&system.join("node"))? {
         let id = name_of(&path)

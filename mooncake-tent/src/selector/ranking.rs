@@ -129,6 +129,7 @@ impl fmt::Display for Exclusion {
             Self::NotHinted { wanted } => write!(f, "only {wanted} is wanted"),
             Self::NotInstalled => f.write_str("is not installed"),
             Self::NotListed { policy } => write!(f, "{policy} does not list it"),
+            Self::Open { why, left } if left.is_zero() => write!(f, "failed: {why}"),
             Self::Open { why, left } => write!(f, "failed, not tried for {left:.1?} more: {why}"),
             Self::OtherMachine => f.write_str("the peer is on another machine"),
             Self::Unreachable => f.write_str("does not reach the peer"),

@@ -77,9 +77,9 @@ const PORT_2: &str = "pci0000:80/0000:80:01.0/0000:81:00.1";
 fn two_sockets() -> Machine {
     let machine = Machine::new();
     machine
-        .node(0, "0-3,8-11", "10 21 14")
-        .node(1, "4-7,12-15", "21 10 24")
-        .node(2, "", "14 24 10")
+        .node(0, "0-3,8-11", "10 21 24")
+        .node(1, "4-7,12-15", "21 10 14")
+        .node(2, "", "24 14 10")
         .file("devices/system/node/possible", "0-7")
         .file(&format!("devices/{PORT_0}/numa_node"), "0")
         .file(&format!("devices/{PORT_1}/numa_node"), "1")
@@ -101,7 +101,7 @@ fn nodes_have_their_cpus_memory_and_distances() {
     assert_eq!((node.id, node.cpus.to_string().as_str()), (0, "0-3,8-11"));
     assert_eq!(node.memory_bytes, Some(1 << 20));
     let distances: Vec<_> = node.distances.clone().into_iter().collect();
-    assert_eq!(distances, [(0, 10), (1, 21), (2, 14)]);
+    assert_eq!(distances, [(0, 10), (1, 21), (2, 24)]);
     assert!(
         topology.nodes[2].cpus.is_empty(),
         "memory alone is a node, too"
@@ -172,10 +172,10 @@ fn near_devices_suit_memory_best_and_law_12_unknown_ones_lie_between() {
         topology.tiers("cpu:1"),
         Some(&[vec![1, 3, 4], vec![2], vec![0]])
     );
-    // From the memory without CPUs, node 0 is nearer than node 1.
+    // From the memory without CPUs, node 1 is nearer than node 0.
     assert_eq!(
         topology.tiers("cpu:2"),
-        Some(&[vec![], vec![2], vec![0, 1, 3, 4]])
+        Some(&[vec![], vec![2], vec![1, 3, 4, 0]])
     );
     assert_eq!(
         topology.tiers("cuda:0"),
@@ -189,7 +189,8 @@ fn near_devices_suit_memory_best_and_law_12_unknown_ones_lie_between() {
 fn a_device_in_software_is_known_but_its_place_is_not() {
     let machine = Machine::new();
     machine
-        .node(0, "0-1", "10")
+        .node(0, "0-1", "10 20")
+        .node(1, "2-3", "20 10")
         .rdma("virtual", "rxe0", "4: ACTIVE", "10 Gb/sec (4X)")
         .file("devices/virtual/infiniband/rxe0/parent", "ens3");
     let [nic] = &machine.probe().nics[..] else {
@@ -203,7 +204,8 @@ fn a_device_in_software_is_known_but_its_place_is_not() {
 fn a_device_below_another_one_has_the_place_of_that() {
     let machine = Machine::new();
     machine
-        .node(0, "0", "10")
+        .node(0, "0", "10 20")
+        .node(1, "1", "20 10")
         .file("devices/pci0000:00/0000:00:03.0/numa_node", "-1")
         .interface("pci0000:00/0000:00:03.0/virtio2", "eth0", "1", "up", "-1");
     let [nic] = &machine.probe().nics[..] else {
@@ -211,6 +213,23 @@ fn a_device_below_another_one_has_the_place_of_that() {
     };
     assert_eq!(nic.pci_bus_id.as_deref(), Some("0000:00:03.0"));
     assert_eq!(nic.numa_node, None, "the firmware does not say");
+}
+
+#[test]
+fn on_a_machine_with_one_node_everything_is_in_that_node() {
+    let machine = Machine::new();
+    machine
+        .node(0, "0", "10")
+        .rdma("virtual", "rxe0", "4: ACTIVE", "10 Gb/sec (4X)");
+    let topology = machine.probe();
+    assert_eq!(topology.nics[0].numa_node, Some(0));
+    assert_eq!(topology.tiers("cpu:0"), Some(&[vec![0], vec![], vec![]]));
+}
+
+#[test]
+fn without_sysfs_nothing_is_made_up() {
+    let error = Topology::probe_at(Machine::new().root()).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::NotFound);
 }
 
 #[test]
