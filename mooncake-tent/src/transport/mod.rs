@@ -7,7 +7,7 @@ mod slab;
 mod task;
 
 pub use batch::BatchState;
-pub use link::{BoxFuture, Capabilities, InstallContext, LinkGauges, SubBatch, Transport};
+pub use link::{BoxFuture, Capabilities, InstallContext, LinkGauges, Opened, SubBatch, Transport};
 pub use peer::Peer;
 pub(crate) use slab::RetryHook;
 pub use slab::{TaskSlab, Tasks};
