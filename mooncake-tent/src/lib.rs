@@ -52,6 +52,8 @@ pub mod conformance;
 mod control;
 mod engine;
 mod error;
+#[cfg(feature = "file")]
+pub mod file;
 mod identity;
 #[cfg(all(test, mooncake_loom))]
 mod loom_models;
@@ -69,6 +71,8 @@ pub use engine::{
     Batch, Buffer, Gauges, RegisterOptions, Request, TentEngine, TentEngineBuilder, TransferEngine,
 };
 pub use error::{Applied, Error, Progress, Reason, Result, Retry, Stage, TransferError};
+#[cfg(feature = "file")]
+pub use file::{FileConfig, FileSegment, FileTransport};
 pub use identity::{Generation, Incarnation, PeerId, RegistrationId};
 pub use loopback::InProcess;
 pub use memory::{BufferLease, LocalBuffer, LocalSlice, Memory, Permission};

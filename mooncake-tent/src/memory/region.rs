@@ -208,8 +208,8 @@ unsafe impl Send for Piece {}
 // SAFETY: as above.
 unsafe impl Sync for Piece {}
 
-/// What sockets need.
-#[cfg(feature = "tcp")]
+/// What sockets and files need.
+#[cfg(any(feature = "file", feature = "tcp"))]
 impl Piece {
     pub(crate) fn len(self) -> usize {
         self.len
@@ -230,7 +230,15 @@ impl Piece {
         }
     }
 
+    /// The first `len` bytes of it.
+    #[cfg(feature = "file")]
+    pub(crate) fn first(self, len: usize) -> Self {
+        assert!(len <= self.len, "the first {len} of {} bytes", self.len);
+        Self { at: self.at, len }
+    }
+
     /// Fills the beginning of the piece from private bytes.
+    #[cfg(feature = "tcp")]
     pub(crate) fn fill(self, from: &[u8]) {
         assert!(from.len() <= self.len, "filling beyond a piece");
         // SAFETY: the piece is live (its holder has a lease), long enough, and `from` is private
