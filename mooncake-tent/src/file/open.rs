@@ -4,7 +4,7 @@ use std::{
     fs::{File, OpenOptions},
     io,
     os::{
-        fd::{AsFd, AsRawFd, RawFd},
+        fd::{AsRawFd, RawFd},
         unix::fs::{MetadataExt, OpenOptionsExt},
     },
     path::{Path, PathBuf},
@@ -12,7 +12,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{FallocateFlags, OFlags, fallocate, fcntl_getfl, fcntl_setfl},
+    fs::{FallocateFlags, Mode, OFlags, fallocate, fcntl_getfl, fcntl_setfl, fstat},
     io::Errno,
 };
 
@@ -229,18 +229,21 @@ fn open_or_create(segment: &FileSegment) -> io::Result<File> {
 }
 
 fn open(segment: &FileSegment) -> io::Result<File> {
-    let sync = if segment.sync {
-        OFlags::DSYNC
-    } else {
-        OFlags::empty()
-    };
     // Opening a pipe must not wait for somebody at its other end.
-    let flags = OFlags::NONBLOCK | OFlags::NOCTTY | sync;
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY | sync_flag(segment);
     OpenOptions::new()
         .read(true)
         .write(segment.write)
         .custom_flags(flags.bits().cast_signed())
         .open(&segment.path)
+}
+
+fn sync_flag(segment: &FileSegment) -> OFlags {
+    if segment.sync {
+        OFlags::DSYNC
+    } else {
+        OFlags::empty()
+    }
 }
 
 /// A new file gets its name when it is whole, so that nobody opens half of one.
@@ -289,24 +292,15 @@ fn size(file: &File, bytes: u64) -> io::Result<()> {
 /// The same file once more, past the page cache; `None` where its file system does not do that.
 fn past_the_cache(cached: &File, segment: &FileSegment) -> Option<File> {
     let opened = || -> rustix::io::Result<File> {
-        // By descriptor, so that it is the same file whatever its name leads to now.
-        let path = format!("/proc/self/fd/{}", cached.as_raw_fd());
         let access = if segment.write {
             OFlags::RDWR
         } else {
             OFlags::RDONLY
         };
-        let sync = if segment.sync {
-            OFlags::DSYNC
-        } else {
-            OFlags::empty()
-        };
-        let flags = access | sync | OFlags::DIRECT | OFlags::CLOEXEC;
-        let direct = rustix::fs::open(path, flags, rustix::fs::Mode::empty())?;
-        let (one, other) = (
-            rustix::fs::fstat(cached.as_fd())?,
-            rustix::fs::fstat(&direct)?,
-        );
+        let flags = access | sync_flag(segment) | OFlags::DIRECT | OFlags::NONBLOCK;
+        let direct = rustix::fs::open(&segment.path, flags | OFlags::CLOEXEC, Mode::empty())?;
+        fcntl_setfl(&direct, fcntl_getfl(&direct)? - OFlags::NONBLOCK)?;
+        let (one, other) = (fstat(cached)?, fstat(&direct)?);
         match (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino) {
             true => Ok(File::from(direct)),
             false => Err(Errno::STALE),
