@@ -39,11 +39,11 @@
 //! # Layers
 //!
 //! [`TentEngine`] (what callers see) → [`selector`] (which link; pure) → [`transport`] (what a
-//! link must implement) → [`tcp`], [`loopback`]. Each layer knows only those to its right.
+//! link must implement) → [`tcp`], [`file`], [`loopback`]. Each layer knows only those to its right.
 //!
 //! # Features
 //!
-//! `tcp` (on): the TCP link. `conformance`: the suite that every link must pass, and test doubles.
+//! `tcp` (on): the TCP link. `file` (on): the file link. `conformance`: the suite that every link must pass, and test doubles.
 //! `fuzzing`: ways in for the fuzz targets of this workspace, which may change at any time.
 #![deny(unsafe_code)]
 

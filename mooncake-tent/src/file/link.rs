@@ -346,7 +346,7 @@ impl Installed {
         self.carriers.iter().for_each(|carrier| carrier.close());
         let idle = until_idle(&self.carriers, None, end);
         match &self.threads {
-            Threads::Pool(pool) => pool.stop(),
+            Threads::Pool(pool) => pool.stop(idle),
             Threads::Watch(watch) => watch.stop(),
         }
         match idle {

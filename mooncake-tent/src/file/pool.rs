@@ -60,7 +60,7 @@ impl Pool {
             match builder.spawn(move || me.run()) {
                 Ok(thread) => pool.threads.lock().push(thread),
                 Err(error) => {
-                    pool.stop();
+                    pool.stop(true);
                     return Err(error);
                 }
             }
@@ -68,13 +68,15 @@ impl Pool {
         Ok(pool)
     }
 
-    pub(super) fn stop(&self) {
+    /// Ends the threads. Those that are not `idle` are left to the kernel, which may hold them for
+    /// ever.
+    pub(super) fn stop(&self, idle: bool) {
         self.work.lock().stopped = true;
         self.wake.notify_all();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             // A waker that it called may have dropped the last owner of the engine.
             let own = thread.thread().id() == thread::current().id();
-            if !own && thread.join().is_err() {
+            if idle && !own && thread.join().is_err() {
                 tracing::error!("a thread of the file link has panicked");
             }
         }
