@@ -39,7 +39,7 @@
 //! # Layers
 //!
 //! [`TentEngine`] (what callers see) → [`selector`] (which link; pure) → [`transport`] (what a
-//! link must implement) → [`tcp`], [`file`], [`loopback`]. Each layer knows only those to its right.
+//! link must implement) → [`tcp`], [`mod@file`], [`loopback`]. Each layer knows only those to its right.
 //!
 //! # Features
 //!
