@@ -75,7 +75,10 @@ fn the_suite_has_every_case_with_every_figure() {
     };
     let find = |op: &str, bytes: u64, batch: u64| of("tcp", op, bytes, batch);
     let file = of("file", "read", 128 << 10, 32).unwrap();
-    assert_eq!((&file["limit"], &file["bar"]["least_ratio"]), (&"file loop".into(), &0.95.into()));
+    assert_eq!(
+        (&file["limit"], &file["bar"]["least_ratio"]),
+        (&"file loop".into(), &0.95.into())
+    );
     for op in ["read", "write"] {
         for batch in [1, 16] {
             for bytes in [16, 18, 20, 22, 24].map(|bits| 1 << bits) {

@@ -34,11 +34,15 @@ fn gauges(engine: &TentEngine) -> LinkGauges {
     links.iter().find(|(link, _)| *link == "file").unwrap().1
 }
 
-/// Whether this process has a file open.
+/// Whether this process has a file open, or a ring of its own does.
 fn has_open(path: &Path) -> bool {
     let open = fs::read_dir("/proc/self/fd").unwrap();
-    open.filter_map(|fd| fs::read_link(fd.ok()?.path()).ok())
-        .any(|target| target == path)
+    open.filter_map(Result::ok).any(|fd| {
+        let info = Path::new("/proc/self/fdinfo").join(fd.file_name());
+        let of_ring = fs::read_to_string(info).unwrap_or_default();
+        fs::read_link(fd.path()).is_ok_and(|target| target == path)
+            || of_ring.contains(path.to_str().unwrap())
+    })
 }
 
 /// The flags with which it is open, once for each descriptor.
