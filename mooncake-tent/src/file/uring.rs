@@ -40,7 +40,7 @@ pub(super) struct RingCarrier {
     depth: usize,
     book: Mutex<Book>,
     entrance: Mutex<Entrance>,
-    exit: Mutex<Way>,
+    exit: Mutex<Outlet>,
     /// Somebody waits for completions.
     driven: AtomicBool,
     watch: Arc<Watch>,
@@ -50,9 +50,9 @@ pub(super) struct RingCarrier {
     knows_files: bool,
 }
 
-/// Out of the ring.
+/// Where what has landed comes out of the ring.
 #[derive(Debug)]
-struct Way {
+struct Outlet {
     exit: Exit,
     landed: Vec<Landed>,
 }
@@ -74,7 +74,7 @@ impl RingCarrier {
             depth,
             book: Mutex::new(Book::new(part_bytes)),
             entrance: Mutex::new(entrance),
-            exit: Mutex::new(Way {
+            exit: Mutex::new(Outlet {
                 exit,
                 landed: Vec::new(),
             }),
@@ -102,15 +102,15 @@ impl RingCarrier {
     /// Takes out what has landed and begins what waits, unless somebody is at it.
     pub(super) fn serve(&self) {
         let mut notes = Notes::new();
-        if let Some(mut way) = self.exit.try_lock() {
-            self.land(&mut way, &mut notes);
+        if let Some(mut outlet) = self.exit.try_lock() {
+            self.land(&mut outlet, &mut notes);
         }
         self.expire(&mut notes);
         self.after(notes);
     }
 
-    fn land(&self, way: &mut Way, notes: &mut Notes) -> bool {
-        let Way { exit, landed } = way;
+    fn land(&self, outlet: &mut Outlet, notes: &mut Notes) -> bool {
+        let Outlet { exit, landed } = outlet;
         self.ring.reap(exit, landed);
         if landed.is_empty() {
             return false;
@@ -217,8 +217,8 @@ impl Carrier for RingCarrier {
         self.after(notes);
         // What the page cache had has landed already.
         let mut notes = Notes::new();
-        if let Some(mut way) = self.exit.try_lock() {
-            self.land(&mut way, &mut notes);
+        if let Some(mut outlet) = self.exit.try_lock() {
+            self.land(&mut outlet, &mut notes);
         }
         if !notes.is_empty() {
             self.after(notes);
@@ -234,7 +234,7 @@ impl Carrier for RingCarrier {
             return false;
         }
         // Whoever has it without waiting there is through in a moment.
-        let Some(mut way) = self.exit.try_lock_for(MOMENT) else {
+        let Some(mut outlet) = self.exit.try_lock_for(MOMENT) else {
             return false;
         };
         let deadline = {
@@ -245,18 +245,18 @@ impl Carrier for RingCarrier {
             book.next_deadline()
         };
         let mut notes = Notes::new();
-        if !self.land(&mut way, &mut notes) {
+        if !self.land(&mut outlet, &mut notes) {
             self.urge();
             let most = budget.min(LONGEST_WAIT);
             let most = deadline.map_or(most, |deadline| {
                 most.min(deadline.saturating_duration_since(Instant::now()))
             });
             self.driven.store(true, Ordering::SeqCst);
-            self.ring.wait(&mut way.exit, most);
+            self.ring.wait(&mut outlet.exit, most);
             self.driven.store(false, Ordering::SeqCst);
-            self.land(&mut way, &mut notes);
+            self.land(&mut outlet, &mut notes);
         }
-        drop(way);
+        drop(outlet);
         if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             self.expire(&mut notes);
         }
