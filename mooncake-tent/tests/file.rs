@@ -1,5 +1,5 @@
 //! File segments: what is read and written, how they are opened, and how they end.
-#![cfg(feature = "file")]
+#![cfg(all(feature = "file", feature = "tcp"))]
 #![allow(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
 mod common;
@@ -8,9 +8,10 @@ use std::{fs, path::Path};
 
 use common::*;
 use mooncake_tent::{
-    Error, Permission, Reason, RemoteRange, Request, Retry, Segment, TentEngine, TransferEngine,
+    Error, Permission, Reason, RemoteRange, Request, Retry, Segment, TcpTransport, TentEngine,
+    TransferEngine,
     file::{FileConfig, FileEngine, FileSegment, FileTransport},
-    transport::{LinkGauges, Outcome},
+    transport::{LinkGauges, Op, Outcome},
 };
 use proptest::prelude::*;
 
@@ -260,6 +261,54 @@ async fn what_is_no_file_with_bytes_is_refused_at_once() {
         assert!(error.to_string().contains(name), "{error}");
     }
     assert_eq!(gauges(&engine), LinkGauges::default());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_file_link_reaches_a_file_and_it_reaches_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mine");
+    fs::write(&path, pattern(1, 100)).unwrap();
+    let both = async || {
+        let builder = TentEngine::builder().transport(TcpTransport::default());
+        builder
+            .transport(FileTransport::default())
+            .build()
+            .await
+            .unwrap()
+    };
+    let (engine, other) = (both().await, both().await);
+    let file = open(&engine, &FileSegment::new(&path).writable())
+        .await
+        .unwrap();
+    let peer = common::open(&engine, &other).await;
+    let links = |engine: &TentEngine, segment: &Segment| -> Vec<String> {
+        let ranked = engine.explain(Op::Read, segment).ranked;
+        ranked.into_iter().map(|link| link.name).collect()
+    };
+    assert_eq!(links(&engine, &file), ["file"]);
+    assert_eq!(links(&engine, &peer), ["tcp"]);
+    // Nobody else's link reaches it, not even that of an engine in the same process.
+    assert_eq!(links(&other, &file), [""; 0]);
+    let local = buffer(&other, 100, Permission::Local).await;
+    let mut batch = other.allocate_batch(1);
+    let read = Request::read(local.all().unwrap(), &file, RemoteRange::Address(0));
+    let refused = other.submit_transfer(&mut batch, vec![read]).unwrap_err();
+    assert!(matches!(refused, Error::NoRoute { .. }), "{refused}");
+    // What a process offers does not speak of the files that it has open.
+    assert!(
+        common::open(&other, &engine)
+            .await
+            .descriptor()
+            .buffers()
+            .is_empty()
+    );
+    // Nor can another engine close it, whatever links it has.
+    let bare = TentEngine::builder().build().await.unwrap();
+    bare.close_segment(&file);
+    other.close_segment(&file);
+    assert_eq!(links(&engine, &file), ["file"]);
+    engine.close_segment(&file);
+    assert_eq!(links(&engine, &file), [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,5 +1,5 @@
 //! How transfers of files end that do not complete: cancelled, too late, or with their engine.
-#![cfg(feature = "file")]
+#![cfg(all(feature = "file", feature = "tcp"))]
 #![allow(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
 mod common;

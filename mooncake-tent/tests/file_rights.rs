@@ -1,5 +1,5 @@
 //! Files where the kernel allows little: other users' files, no rings, no memory to pin.
-#![cfg(feature = "file")]
+#![cfg(all(feature = "file", feature = "tcp"))]
 #![allow(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
 mod common;

@@ -236,7 +236,12 @@ impl TransferEngine for TentEngine {
 
     fn close_segment(&self, segment: &Segment) {
         match segment.provider() {
-            Some(link) => self.shared.parts.links[link].close(segment.incarnation()),
+            Some(link) => {
+                // Another engine's segment may name a link that we do not have.
+                if let Some(link) = self.shared.parts.links.get(link) {
+                    link.close(segment.incarnation());
+                }
+            }
             None => self.shared.segments.close(segment),
         }
     }
