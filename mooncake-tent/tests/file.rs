@@ -48,6 +48,7 @@ fn has_open(path: &Path) -> bool {
 
 /// The flags with which it is open, once for each descriptor.
 fn flags(path: &Path) -> Vec<u32> {
+    let path = path.canonicalize().unwrap();
     let open = fs::read_dir("/proc/self/fd").unwrap();
     open.filter_map(|fd| {
         let fd = fd.ok()?;
@@ -431,8 +432,7 @@ async fn law_13_a_file_is_closed_with_its_segment_and_memory_is_let_go() {
     const LEN: usize = 8 << 20;
     for engine in [FileEngine::Best, FileEngine::Portable] {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("closed").canonicalize();
-        let path = path.unwrap_or_else(|_| folder.path().canonicalize().unwrap().join("closed"));
+        let path = folder.path().canonicalize().unwrap().join("closed");
         fs::write(&path, pattern(1, LEN)).unwrap();
         let link = with(engine);
         let engine = engine_over(&link).await;

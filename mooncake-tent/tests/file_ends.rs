@@ -17,8 +17,8 @@ use mooncake_tent::{
 };
 
 /// So much that no disk has read it before somebody cancels.
-const LEN: usize = 96 << 20;
-const PARTS: u64 = 48;
+const LEN: usize = 32 << 20;
+const PARTS: u64 = 32;
 
 struct Ground {
     engine: TentEngine,

@@ -45,6 +45,8 @@ pub(super) struct Book {
     earliest: Option<Instant>,
     stages: Vec<Memory>,
     stages_out: usize,
+    /// Jobs that are over, of which nobody has been told yet.
+    untold: usize,
     /// A multiple of the block.
     part_bytes: u64,
     /// Nothing is taken any more.
@@ -88,6 +90,7 @@ impl Book {
             earliest: None,
             stages: Vec::new(),
             stages_out: 0,
+            untold: 0,
             part_bytes,
             closed: false,
             counts: FileCounts::default(),
@@ -99,6 +102,7 @@ impl Book {
         let mut job = Box::new(job);
         if self.closed {
             job.progress.end = Some(stopped(&job));
+            self.untold += 1;
             return notes.push(Note::Over(job));
         }
         self.earliest = sooner(self.earliest, job.deadline);
@@ -250,6 +254,7 @@ impl Book {
         if job.is_begun() && job.progress.flying == 0 {
             let job = self.jobs.remove(number).expect("it was just found");
             self.by_task.remove(&job.task);
+            self.untold += 1;
             notes.push(Note::Over(job));
         }
     }
@@ -374,12 +379,18 @@ impl Book {
         self.jobs.len()
     }
 
-    /// There are jobs that are not over, of this file if one is named.
+    /// So many jobs that were over have been told of.
+    pub(super) fn told(&mut self, over: usize) {
+        self.untold -= over;
+    }
+
+    /// There are jobs that are not over, or if a file is named, jobs of this file whose end somebody
+    /// has not heard of yet.
     pub(super) fn is_busy(&mut self, peer: Option<PeerId>) -> bool {
-        match peer {
-            None => self.len() > 0,
-            Some(peer) => self.jobs.iter_mut().any(|(_, job)| job.file.id() == peer),
-        }
+        let Some(peer) = peer else {
+            return self.len() > 0;
+        };
+        self.untold > 0 || self.jobs.iter_mut().any(|(_, job)| job.file.id() == peer)
     }
 }
 

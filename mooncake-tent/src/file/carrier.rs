@@ -33,7 +33,7 @@ pub(super) trait Carrier: fmt::Debug + Send + Sync {
     /// Ends all jobs, and those that come later.
     fn close(&self);
 
-    /// It has jobs that are not over, of this file if one is named.
+    /// As [`Book::is_busy`](super::book::Book::is_busy).
     fn is_busy(&self, peer: Option<PeerId>) -> bool;
 
     /// Learns of a file, before it has tasks; `false`: it does not.

@@ -106,12 +106,14 @@ pub(super) enum Note {
 
 pub(super) type Notes = SmallVec<[Note; 8]>;
 
-/// Tells all of them.
-pub(super) fn tell(tasks: &Tasks, notes: Notes) {
+/// Tells all of them, and returns how many are over.
+pub(super) fn tell(tasks: &Tasks, notes: Notes) -> usize {
+    let mut over = 0;
     for note in notes {
         match note {
             Note::Loud(task, outcome) => tasks.finish(task, outcome, false),
             Note::Over(job) => {
+                over += 1;
                 let (task, done, told) = (job.task, job.progress.done, job.progress.told);
                 let outcome = job.outcome(true);
                 // Its leases end before anyone is told that nothing moves.
@@ -130,4 +132,5 @@ pub(super) fn tell(tasks: &Tasks, notes: Notes) {
             }
         }
     }
+    over
 }

@@ -38,7 +38,8 @@
 //!
 //! *Checks*: range, permission, registration and generation of each request are checked against what
 //! was opened. With each submission the name must still lead to the file that was opened, in its
-//! full length: one that was replaced, truncated or removed fails what comes then, and says so.
+//! full length: one that was replaced, truncated or removed fails what comes then, and says so. A
+//! file system that does not answer holds up whoever submits.
 //! A file that ends early under a transfer fails it with offset and length.
 //!
 //! *Completed* means that the kernel has moved every byte. Written bytes are then in the page cache,

@@ -51,7 +51,7 @@ impl FileSegment {
     }
 
     /// Makes the file, with so many zeroed bytes, unless there is one of that size. It may be
-    /// written.
+    /// written. Nobody sees it before it is whole, for which its file system needs hard links.
     pub fn create(mut self, bytes: u64) -> Self {
         self.create = Some(bytes);
         self.writable()

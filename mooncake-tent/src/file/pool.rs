@@ -96,7 +96,7 @@ impl Pool {
             let launch = work.next(self.depth, &mut notes);
             if !notes.is_empty() {
                 drop(work);
-                tell(&self.tasks, notes);
+                self.tell(notes);
                 work = self.work.lock();
             }
             if launch.is_some() {
@@ -118,13 +118,20 @@ impl Pool {
         let result = carry_out(launch);
         let mut notes = Notes::new();
         self.work.lock().book.land(launch.id, result, &mut notes);
-        tell(&self.tasks, notes);
+        self.tell(notes);
+    }
+
+    fn tell(&self, notes: Notes) {
+        if !notes.is_empty() {
+            let over = tell(&self.tasks, notes);
+            self.work.lock().book.told(over);
+        }
     }
 
     fn end(&self, how: impl FnOnce(&mut Book, &mut Notes)) {
         let mut notes = Notes::new();
         how(&mut self.work.lock().book, &mut notes);
-        tell(&self.tasks, notes);
+        self.tell(notes);
     }
 }
 
@@ -147,7 +154,7 @@ impl Carrier for Pool {
             }
             work.book.is_shareable()
         };
-        tell(&self.tasks, notes);
+        self.tell(notes);
         if shared {
             // More than whoever waits can do at once.
             self.wake.notify_all();
@@ -162,7 +169,7 @@ impl Carrier for Pool {
         let mut notes = Notes::new();
         let launch = self.work.lock().next(self.depth, &mut notes);
         let ended = !notes.is_empty();
-        tell(&self.tasks, notes);
+        self.tell(notes);
         match launch {
             Some(launch) => {
                 self.carry_out(&launch);

@@ -128,7 +128,10 @@ impl RingCarrier {
 
     /// Says what became of tasks, and begins what there is room for. No lock is held.
     fn after(&self, notes: Notes) {
-        tell(&self.tasks, notes);
+        if !notes.is_empty() {
+            let over = tell(&self.tasks, notes);
+            self.book.lock().told(over);
+        }
         self.pump();
     }
 

@@ -83,7 +83,8 @@ impl Ground {
     fn told(&mut self, change: impl FnOnce(&mut Book, &mut Notes)) {
         let mut notes = Notes::new();
         change(&mut self.book, &mut notes);
-        tell(&self.tasks, notes);
+        let over = tell(&self.tasks, notes);
+        self.book.told(over);
     }
 
     fn launch(&mut self) -> Vec<Launch> {
@@ -389,4 +390,20 @@ fn a_disk_that_is_full_is_worth_a_retry_later_and_a_broken_one_is_not() {
         assert_eq!(matches!(error.retry, Retry::Later(_)), later, "{error}");
         assert!(error.to_string().contains("8192 bytes at 0"), "{error}");
     }
+}
+
+#[test]
+fn law_03_a_file_is_busy_until_the_last_end_was_told() {
+    let mut ground = ground(false);
+    let task = ground.add(Op::Write, 0, PART, None);
+    let part = ground.launch();
+    let peer = Some(ground.file.id());
+    let mut notes = Notes::new();
+    ground.book.land(part[0].id, Ok(PART as usize), &mut notes);
+    assert_eq!(ground.book.len(), 0);
+    assert!(ground.book.is_busy(peer), "nobody knows that it is quiet");
+    let over = tell(&ground.tasks, notes);
+    assert!(ground.tasks.is_quiescent(task));
+    ground.book.told(over);
+    assert!(!ground.book.is_busy(peer));
 }
