@@ -68,10 +68,17 @@ fn the_suite_has_every_case_with_every_figure() {
         (count("in-process", "read"), count("in-process", "write")),
         (2, 2)
     );
-    let find = |op: &str, bytes: u64, batch: u64| {
-        rows.iter()
-            .find(|row| row["op"] == op && row["block_bytes"] == bytes && row["batch"] == batch)
+    assert_eq!((count("file", "read"), count("file", "write")), (4, 4));
+    let of = |transport: &str, op: &str, bytes: u64, batch: u64| {
+        let mut rows = rows.iter().filter(|row| row["transport"] == transport);
+        rows.find(|row| row["op"] == op && row["block_bytes"] == bytes && row["batch"] == batch)
     };
+    let find = |op: &str, bytes: u64, batch: u64| of("tcp", op, bytes, batch);
+    let file = of("file", "read", 128 << 10, 32).unwrap();
+    assert_eq!(
+        (&file["limit"], &file["bar"]["least_ratio"]),
+        (&"file loop".into(), &0.95.into())
+    );
     for op in ["read", "write"] {
         for batch in [1, 16] {
             for bytes in [16, 18, 20, 22, 24].map(|bits| 1 << bits) {
@@ -112,6 +119,27 @@ fn odd_blocks_in_odd_batches_move_over_every_link_and_any_number_of_lanes() {
 }
 
 #[test]
+fn a_file_is_where_it_was_asked_for_and_only_for_as_long_as_it_takes() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().display();
+    let line = format!(
+        "--transport file --block-size 1,4096,4097,65537 --batch 1,7 --threads 2 --window 1MiB --folder {place}"
+    );
+    let rows = rows(&line);
+    assert_eq!(rows.len(), 2 * 8);
+    for row in rows {
+        let aligned = row["block_bytes"] == 4096;
+        assert_eq!(row["limit"] == "file loop", aligned, "{row:#}");
+        let repeat = row["repeat"].as_str().unwrap();
+        assert!(repeat.contains(&format!("--folder {place}")), "{repeat}");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    let (code, document) = bench("--transport file --folder /nowhere");
+    assert_eq!(code, 2, "{document:#}");
+    assert!(document["error"]["try"].is_string(), "{document:#}");
+}
+
+#[test]
 fn callers_may_look_and_may_keep_a_pace() {
     let polled = rows("--poll --block-size 4096 --window 1MiB");
     assert!(polled.iter().all(|row| row["poll"] == true));
@@ -131,6 +159,7 @@ fn bytes_that_a_target_has_wrong_are_noticed() {
         ("write", "engine", "the target's memory"),
         ("read", "plain", "what a plain socket has read"),
         ("write", "plain", "a plain socket has written"),
+        ("read --transport file", "engine", "what was read"),
     ] {
         let line = format!("--op {op} --block-size 4096 --window 1MiB --spoil {target}");
         let (code, document) = bench(&line);

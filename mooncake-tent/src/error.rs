@@ -126,6 +126,8 @@ pub enum Reason {
     OtherIncarnation,
     /// The peer does not keep to the protocol.
     Protocol(Arc<str>),
+    /// A file cannot be read or written there, or is not what was opened any more.
+    File(Arc<str>),
     /// The engine is being shut down.
     Stopped,
     /// The caller ended it.
@@ -145,6 +147,7 @@ impl fmt::Display for Reason {
             Self::Unreachable(why) => write!(f, "the peer cannot be reached: {why}"),
             Self::OtherIncarnation => f.write_str("another process answers in the peer's place"),
             Self::Protocol(why) => write!(f, "the peer breaks the protocol: {why}"),
+            Self::File(why) => write!(f, "file {why}"),
             Self::Stopped => f.write_str("the engine is shutting down"),
             Self::Cancelled => f.write_str("the transfer was ended early"),
             Self::TimedOut => f.write_str("the transfer's deadline passed"),
@@ -226,7 +229,9 @@ impl TransferError {
                 Retry::AfterRefresh
             }
             Reason::Broken(_) | Reason::Cancelled => Retry::Here,
-            Reason::Unreachable(_) | Reason::Protocol(_) | Reason::TimedOut => Retry::Elsewhere,
+            Reason::Unreachable(_) | Reason::Protocol(_) | Reason::File(_) | Reason::TimedOut => {
+                Retry::Elsewhere
+            }
         };
         Self {
             reason,

@@ -39,16 +39,17 @@
 //! # Layers
 //!
 //! [`TentEngine`] (what callers see) → [`selector`] (which link; pure) → [`transport`] (what a
-//! link must implement) → [`tcp`], [`shm`], [`cma`], [`loopback`]. Each layer knows only those to its right.
+//! link must implement) → [`tcp`], [`shm`], [`cma`], [`mod@file`], [`loopback`]. Each layer knows only
+//! those to its right.
 //!
 //! A link over several devices shares its slices among them with [`spray`], learns with [`rail`] which
 //! of them work, and times slices with a [`TimerWheel`]. These know none of the layers.
 //!
 //! # Features
 //!
-//! `tcp` (on): the TCP link. `host` (on): the links between processes of one host. `json`: policies
-//! of the selector and descriptions of machines in JSON. `conformance`: the suite that every link
-//! must pass, and test doubles.
+//! `tcp` (on): the TCP link. `host` (on): the links between processes of one host. `file` (on): the
+//! file link. `json`: policies of the selector and descriptions of machines in JSON. `conformance`:
+//! the suite that every link must pass, and test doubles.
 //! `fuzzing`: ways in for the fuzz targets of this workspace, which may change at any time.
 #![deny(unsafe_code)]
 
@@ -59,6 +60,8 @@ pub mod conformance;
 mod control;
 mod engine;
 mod error;
+#[cfg(feature = "file")]
+pub mod file;
 #[cfg(feature = "host")]
 mod host;
 mod identity;
@@ -91,6 +94,8 @@ pub use engine::{
     Batch, Buffer, Gauges, RegisterOptions, Request, TentEngine, TentEngineBuilder, TransferEngine,
 };
 pub use error::{Applied, Error, Progress, Reason, Result, Retry, Stage, TransferError};
+#[cfg(feature = "file")]
+pub use file::{FileConfig, FileSegment, FileTransport};
 #[cfg(feature = "host")]
 pub use host::HostConfig;
 pub use identity::{Generation, Incarnation, PeerId, RegistrationId};

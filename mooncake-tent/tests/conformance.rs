@@ -1,14 +1,20 @@
 //! The laws on every link that this crate has, on links that misbehave, and through a relay.
-#![cfg(all(feature = "conformance", feature = "tcp", feature = "host"))]
+#![cfg(all(
+    feature = "conformance",
+    feature = "file",
+    feature = "host",
+    feature = "tcp"
+))]
 #![allow(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, path::Path, time::Duration};
 
 use mooncake_tent::{
     CmaTransport, HostConfig, InProcess, Memory, Permission, Reason, RegisterOptions, RemoteRange,
     Request, Retry, ShmTransport, TcpConfig, TcpTransport, TentEngine, TransferEngine,
     conformance::{Chaos, Fixture, Mischief, Relay, Rules, laws, suite},
     conformance_tests,
+    file::{FileConfig, FileEngine, FileSegment, FileTransport},
     transport::{Outcome, Transport},
 };
 
@@ -167,6 +173,107 @@ mod relayed_tcp {
         rules.down.delay = Duration::from_micros(100);
         let initiator = engine(TcpTransport::default()).await;
         relayed(initiator, rules).await
+    }
+
+    conformance_tests!(fixture);
+}
+
+/// Where the kernel forbids rings it is the portable engine once more, which `tests/file.rs` says.
+fn ring() -> FileConfig {
+    FileConfig::default()
+}
+
+fn portable() -> FileConfig {
+    let mut config = FileConfig::default();
+    config.engine = FileEngine::Portable;
+    config
+}
+
+fn segment(path: &Path, write: bool) -> FileSegment {
+    let segment = FileSegment::new(path);
+    if write { segment.writable() } else { segment }
+}
+
+fn cached(path: &Path, write: bool) -> String {
+    segment(path, write).name()
+}
+
+fn direct(path: &Path, write: bool) -> String {
+    segment(path, write).direct().name()
+}
+
+/// An engine that opens files by itself, and one that has nothing to do.
+async fn files(initiator: TentEngine, name: fn(&Path, bool) -> String) -> Fixture {
+    let folder = tempfile::tempdir().unwrap();
+    let target = TentEngine::builder().build().await.unwrap();
+    let fixture = Fixture::new(initiator, target);
+    fixture.with_files(folder.path(), name).keep(folder)
+}
+
+mod file_on_rings {
+    use super::*;
+
+    async fn fixture() -> Fixture {
+        files(engine(FileTransport::new(ring())).await, cached).await
+    }
+
+    conformance_tests!(fixture);
+}
+
+mod direct_file_on_rings {
+    use super::*;
+
+    async fn fixture() -> Fixture {
+        files(engine(FileTransport::new(ring())).await, direct).await
+    }
+
+    conformance_tests!(fixture);
+}
+
+/// Small parts, few at once, one ring, nothing registered.
+mod narrow_direct_file_on_a_ring {
+    use super::*;
+
+    async fn fixture() -> Fixture {
+        let mut config = ring();
+        config.rings = 1;
+        config.depth = 3;
+        config.part_bytes = 8_192;
+        config.register_memory = false;
+        files(engine(FileTransport::new(config)).await, direct).await
+    }
+
+    conformance_tests!(fixture);
+}
+
+mod file_by_plain_calls {
+    use super::*;
+
+    async fn fixture() -> Fixture {
+        files(engine(FileTransport::new(portable())).await, cached).await
+    }
+
+    conformance_tests!(fixture);
+}
+
+mod direct_file_by_plain_calls {
+    use super::*;
+
+    async fn fixture() -> Fixture {
+        let mut config = portable();
+        config.part_bytes = 65_536;
+        files(engine(FileTransport::new(config)).await, direct).await
+    }
+
+    conformance_tests!(fixture);
+}
+
+mod chaos_over_files {
+    use super::*;
+
+    async fn fixture() -> Fixture {
+        let chaos = Chaos::new(FileTransport::new(ring()), Mischief::all(7));
+        files(impatient(chaos).await, direct).await.with_faults()
     }
 
     conformance_tests!(fixture);

@@ -6,6 +6,8 @@
 mod case;
 mod contents;
 mod engine;
+mod file;
+mod file_loop;
 mod memory;
 mod pace;
 mod peer;
@@ -16,6 +18,8 @@ mod streaming;
 mod walk;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
@@ -29,6 +33,8 @@ pub use case::{Against, Case, Op, Transport};
 pub use peer::{Role, serve_engine, serve_plain};
 
 use engine::Engine;
+use file::BenchFile;
+use file_loop::FileLoop;
 use memory::Copier;
 use peer::Peer;
 use plain::Plain;
@@ -64,6 +70,10 @@ pub struct Measurement<'a> {
     /// Whose callers sleep, and whose callers look.
     tcp: [Option<Engine<'a>>; 2],
     in_process: Option<Engine<'a>>,
+    /// With the file that it reads and writes.
+    file: Option<(Engine<'a>, Arc<BenchFile>)>,
+    /// Where files are made.
+    folder: Option<PathBuf>,
     wheel: Option<Wheel>,
 }
 
@@ -133,6 +143,8 @@ impl<'a> Measurement<'a> {
             pool: Pool::default(),
             tcp: [None, None],
             in_process: None,
+            file: None,
+            folder: None,
             wheel: None,
         }
     }
@@ -141,6 +153,13 @@ impl<'a> Measurement<'a> {
     #[must_use]
     pub fn with_cpp(mut self, wheel: Option<Wheel>) -> Self {
         self.wheel = wheel;
+        self
+    }
+
+    /// Makes files in this folder, and otherwise where the system has temporary ones.
+    #[must_use]
+    pub fn with_folder(mut self, folder: Option<PathBuf>) -> Self {
+        self.folder = folder;
         self
     }
 
@@ -174,6 +193,22 @@ impl<'a> Measurement<'a> {
                 let engine = self.in_process()?;
                 beside(case, &conditions, engine, limit, None)
             }
+            Transport::File => {
+                let folder = self.folder.clone();
+                let (engine, file) = self.file()?;
+                let limit = match case.against {
+                    Against::Plain => {
+                        let memory = engine.memory()?;
+                        Some(FileLoop::new(case, &conditions, memory, file)?)
+                    }
+                    Against::OneThread => None,
+                };
+                let mut row = beside(case, &conditions, engine, limit, None)?;
+                if let Some(folder) = folder {
+                    row.repeat += &format!(" --folder {}", folder.display());
+                }
+                Ok(row)
+            }
             Transport::Memory => {
                 let mut ours = streaming(case, &conditions, &self.pool)?;
                 let mut limit = Copier::memcpy(case, &conditions, &self.pool)?;
@@ -197,6 +232,18 @@ impl<'a> Measurement<'a> {
                 Ok(place.insert(engine))
             }
         }
+    }
+
+    fn file(&mut self) -> Result<(&mut Engine<'a>, &Arc<BenchFile>), Failure> {
+        let place = &mut self.file;
+        if place.is_none() {
+            let window = self.conditions.window;
+            let file = Arc::new(BenchFile::make(self.folder.as_deref(), window)?);
+            let engine = Engine::file(&self.runtime, &file, &self.conditions)?;
+            *place = Some((engine, file));
+        }
+        let (engine, file) = place.as_mut().expect("it was just made");
+        Ok((engine, file))
     }
 
     fn in_process(&mut self) -> Result<&mut Engine<'a>, Failure> {

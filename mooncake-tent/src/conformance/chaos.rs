@@ -19,8 +19,8 @@ use crate::{
     memory::LocalBuffer,
     platform::after,
     transport::{
-        Attachment, BatchState, BoxFuture, Capabilities, InstallContext, LinkGauges, Outcome, Peer,
-        SubBatch, TaskRef, TaskSlab, TaskSpec, Tasks, Transport,
+        Attachment, BatchState, BoxFuture, Capabilities, InstallContext, LinkGauges, Opened,
+        Outcome, Peer, SubBatch, TaskRef, TaskSlab, TaskSpec, Tasks, Transport,
     },
 };
 
@@ -292,6 +292,14 @@ impl<T: Transport> Transport for Chaos<T> {
 
     fn reaches(&self, peer: &Peer) -> bool {
         self.link.reaches(peer)
+    }
+
+    fn open<'a>(&'a self, name: &'a str) -> Option<BoxFuture<'a, Result<Opened>>> {
+        self.link.open(name)
+    }
+
+    fn close(&self, peer: PeerId) {
+        self.link.close(peer);
     }
 
     fn warm_up<'a>(&'a self, peer: &'a Arc<Peer>, budget: Duration) -> BoxFuture<'a, Result<()>> {

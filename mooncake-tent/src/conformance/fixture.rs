@@ -2,12 +2,14 @@
 
 use std::{
     any::Any,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
 
+use super::remote::{Bytes, Files, Remote};
 use crate::{
-    Batch, Buffer, Memory, Permission, RegisterOptions, RemoteRange, Request, Segment, TentEngine,
+    Batch, Buffer, Generation, Memory, Permission, RegisterOptions, Request, Segment, TentEngine,
     TransferEngine,
     error::TransferError,
     memory::LocalBuffer,
@@ -30,6 +32,8 @@ pub struct Fixture {
     pub target: TentEngine,
     /// The link loses or breaks things on purpose: transfers may fail.
     pub faulty: bool,
+    /// What is read and written are files, not memory of the target.
+    pub(super) files: Option<Files>,
     kept: Vec<Box<dyn Any + Send + Sync>>,
 }
 
@@ -40,6 +44,7 @@ impl Fixture {
             initiator,
             target,
             faulty: false,
+            files: None,
             kept: Vec::new(),
         }
     }
@@ -59,6 +64,18 @@ impl Fixture {
         self
     }
 
+    /// Over a link whose segments are files, which the laws make in `folder`. `name` gives the name
+    /// under which one is opened, to be written or only to be read. The target has nothing to do.
+    #[must_use]
+    pub fn with_files(
+        mut self,
+        folder: impl Into<PathBuf>,
+        name: fn(path: &Path, write: bool) -> String,
+    ) -> Self {
+        self.files = Some(Files::new(folder.into(), name));
+        self
+    }
+
     /// Shuts both engines down; both must be able to prove that nothing moves any more.
     ///
     /// # Panics
@@ -73,20 +90,64 @@ impl Fixture {
     }
 
     pub(super) async fn ground(&self, len: usize) -> Ground {
-        let remote = buffer(&self.target, len, Permission::PeersReadWrite).await;
+        let remote = self.offer(len, Permission::PeersReadWrite).await;
         let local = buffer(&self.initiator, len, Permission::Local).await;
-        let segment = self.segment().await;
+        let segment = self.segment_of(&remote).await;
         Ground {
             near: books(&local),
-            far: books(&remote),
+            far: remote.books(),
             remote,
             local,
             segment,
         }
     }
 
+    /// Something that the initiator can reach.
+    pub(super) async fn offer(&self, len: usize, permission: Permission) -> Remote {
+        match &self.files {
+            None => Remote::Memory(buffer(&self.target, len, permission).await),
+            Some(files) => {
+                let write = permission == Permission::PeersReadWrite;
+                let (file, name) = files.make(len as u64, write);
+                let segment = self.initiator.open_segment(&name, BUDGET).await;
+                Remote::File {
+                    file,
+                    segment: segment.expect("the link opens files"),
+                }
+            }
+        }
+    }
+
+    /// Where it is found, as it is now.
+    pub(super) async fn segment_of(&self, remote: &Remote) -> Segment {
+        match remote {
+            Remote::Memory(_) => self.segment().await,
+            Remote::File { segment, .. } => segment.clone(),
+        }
+    }
+
+    /// Registers it anew, if that makes sense.
+    pub(super) async fn renew(&self, remote: &Remote) -> Generation {
+        if let Remote::Memory(buffer) = remote {
+            let renewed = self.target.renew_registration(buffer, BUDGET);
+            renewed.await.expect("law 3: nobody holds it");
+        }
+        remote.generation()
+    }
+
+    /// Takes it back.
+    pub(super) async fn withdraw(&self, remote: Remote) {
+        match remote {
+            Remote::Memory(buffer) => {
+                let gone = self.target.unregister_memory(buffer, BUDGET).await;
+                gone.expect("law 13: remote memory is given back");
+            }
+            Remote::File { segment, .. } => self.initiator.close_segment(&segment),
+        }
+    }
+
     /// The target's segment as it is now.
-    pub(super) async fn segment(&self) -> Segment {
+    async fn segment(&self) -> Segment {
         let name = self.target.segment_name();
         let opened = self.initiator.open_segment(name, BUDGET).await;
         self.initiator
@@ -145,33 +206,45 @@ impl Fixture {
     }
 }
 
-/// A buffer on each side.
+/// Memory on our side, and something on the other.
 pub(super) struct Ground {
-    pub(super) remote: Buffer,
+    pub(super) remote: Remote,
     pub(super) local: Buffer,
     pub(super) segment: Segment,
     pub(super) near: Arc<LocalBuffer>,
-    pub(super) far: Arc<LocalBuffer>,
+    pub(super) far: Option<Arc<LocalBuffer>>,
 }
 
 impl Ground {
+    pub(super) fn here(&self) -> &dyn Bytes {
+        self.local.memory()
+    }
+
+    pub(super) fn there(&self) -> &dyn Bytes {
+        self.remote.bytes()
+    }
+
+    /// Leases on the memory of both sides.
+    pub(super) fn leases(&self) -> u64 {
+        leases(&self.near, self.far.as_ref())
+    }
+
     pub(super) fn write(&self, at: u64, len: u64) -> Request {
         let local = self.local.slice(at..at + len).expect("it lies within");
-        Request::write(local, &self.segment, place(&self.remote, at))
+        Request::write(local, &self.segment, self.remote.place(at))
     }
 
     pub(super) fn read(&self, at: u64, len: u64) -> Request {
         let local = self.local.slice(at..at + len).expect("it lies within");
-        Request::read(local, &self.segment, place(&self.remote, at))
+        Request::read(local, &self.segment, self.remote.place(at))
     }
 
     /// Gives both buffers back, which only works when nothing holds them.
     pub(super) async fn close(self, with: &Fixture) {
         let local = with.initiator.unregister_memory(self.local, BUDGET).await;
         local.expect("law 13: local memory is given back");
-        let remote = with.target.unregister_memory(self.remote, BUDGET).await;
-        remote.expect("law 13: remote memory is given back");
-        assert_eq!((self.near.leases(), self.far.leases()), (0, 0), "law 13");
+        with.withdraw(self.remote).await;
+        assert_eq!(leases(&self.near, self.far.as_ref()), 0, "law 13");
         eventually("law 13: all task cells return", || {
             with.initiator.tasks_in_use() == 0
         })
@@ -191,12 +264,8 @@ pub(super) fn books(buffer: &Buffer) -> Arc<LocalBuffer> {
     Arc::clone(buffer.slice(0..1).expect("it is open").buffer())
 }
 
-pub(super) fn place(buffer: &Buffer, offset: u64) -> RemoteRange {
-    RemoteRange::Registered {
-        registration: buffer.id(),
-        generation: Some(buffer.generation()),
-        offset,
-    }
+fn leases(near: &LocalBuffer, far: Option<&Arc<LocalBuffer>>) -> u64 {
+    near.leases() + far.map_or(0, |far| far.leases())
 }
 
 /// Bytes that tell where they belong, and in which round they were made.
@@ -206,7 +275,7 @@ pub(super) fn pattern(seed: u64, len: usize) -> Vec<u8> {
         .collect()
 }
 
-pub(super) fn bytes(memory: &Memory, offset: u64, len: usize) -> Vec<u8> {
+pub(super) fn bytes(memory: &dyn Bytes, offset: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     memory.read_at(offset, &mut bytes);
     bytes

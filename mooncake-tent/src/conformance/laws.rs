@@ -12,11 +12,10 @@ use smallvec::SmallVec;
 use tokio::{runtime::Handle, task::spawn_blocking};
 
 use super::fixture::{
-    BUDGET, Fixture, Ground, assert_same, buffer, bytes, end, eventually, pattern, place, quiet,
+    BUDGET, Fixture, Ground, assert_same, bytes, end, eventually, pattern, quiet,
 };
 use crate::{
-    Error, Generation, Memory, Permission, RegisterOptions, RegistrationId, RemoteRange, Request,
-    TransferEngine,
+    Error, Generation, Permission, RegistrationId, RemoteRange, Request, TransferEngine,
     error::{Applied, Reason, Retry},
     transport::{Op, Outcome},
 };
@@ -45,7 +44,7 @@ async fn one_size(with: &Fixture, ground: &Ground, size: usize, round: u64, bloc
     let at = MARGIN as u64;
     let all = size + 2 * MARGIN;
     let (sent, old) = (pattern(round, all), pattern(round + 100, all));
-    let (near, far) = (ground.local.memory(), ground.remote.memory());
+    let (near, far) = (ground.here(), ground.there());
     let inside = MARGIN..MARGIN + size;
     let margins = |found: &[u8], wanted: &[u8], what: &str| {
         assert_same(&found[..MARGIN], &wanted[..MARGIN], what);
@@ -83,12 +82,12 @@ async fn one_size(with: &Fixture, ground: &Ground, size: usize, round: u64, bloc
 async fn scattered(with: &Fixture, ground: &Ground) {
     let pieces = [900_000..900_001, 5..1_000, 400_000..800_003, 1_000..1_064];
     let length: u64 = pieces.iter().map(|piece| piece.end - piece.start).sum();
-    let (near, far) = (ground.local.memory(), ground.remote.memory());
+    let (near, far) = (ground.here(), ground.there());
     let request = |op| {
         let slices = pieces.clone().map(|piece| ground.local.slice(piece));
         let slices: Result<SmallVec<_>, _> = slices.into_iter().collect();
         let slices = slices.expect("they lie within");
-        Request::scattered(op, slices, &ground.segment, place(&ground.remote, 3))
+        Request::scattered(op, slices, &ground.segment, ground.remote.place(3))
     };
     let gather = || -> Vec<u8> {
         let pieces = pieces.iter();
@@ -111,7 +110,7 @@ async fn scattered(with: &Fixture, ground: &Ground) {
 
 /// Reads and writes of many sizes in one batch.
 async fn mixed(with: &Fixture, ground: &Ground) {
-    let (near, far) = (ground.local.memory(), ground.remote.memory());
+    let (near, far) = (ground.here(), ground.there());
     let total = 2_000_000;
     let (here, there) = (pattern(300, total), pattern(301, total));
     near.write_at(0, &here);
@@ -247,7 +246,7 @@ pub async fn law_03_a_cancelled_task_ends_and_leaves_memory_alone(with: &Fixture
     const PARTS: u64 = 16;
     let len = (PART * PARTS) as usize;
     let ground = with.ground(len).await;
-    let (here, there) = (ground.local.memory(), ground.remote.memory());
+    let (here, there) = (ground.here(), ground.there());
     let peer = ground.segment.incarnation();
     for round in 0..if with.faulty { 3 } else { 8_u64 } {
         let op = match round % 2 == 0 && with.carries(Op::Write, &ground.segment) {
@@ -314,7 +313,7 @@ pub async fn law_03_a_cancelled_task_ends_and_leaves_memory_alone(with: &Fixture
 
 async fn fenced(with: &Fixture, ground: &Ground, round: u64) {
     let len = ground.local.memory().len();
-    ground.remote.memory().write_at(0, &vec![0; len]);
+    ground.there().write_at(0, &vec![0; len]);
     ground.local.memory().write_at(0, &pattern(round | 1, len));
     let part = len as u64 / 4;
     let writes = (0..4).map(|i| ground.write(i * part, part)).collect();
@@ -324,7 +323,7 @@ async fn fenced(with: &Fixture, ground: &Ground, round: u64) {
     }
     let fence = with.initiator.fence(&ground.segment, BUDGET).await;
     fence.expect("law 3: the link proves that nothing lands");
-    let after = bytes(ground.remote.memory(), 0, len);
+    let after = bytes(ground.there(), 0, len);
     // A task that waits for fresh knowledge of the target is on no link, and ends soon.
     assert!(
         batch.is_quiescent() || with.faulty,
@@ -334,15 +333,14 @@ async fn fenced(with: &Fixture, ground: &Ground, round: u64) {
     quiet(&batch).await;
     drop(batch);
     ground.local.memory().write_at(0, &pattern(round + 99, len));
-    let renewed = with.target.renew_registration(&ground.remote, BUDGET);
-    renewed.await.expect("law 3: nobody holds the target");
+    with.renew(&ground.remote).await;
     // Later traffic brings nothing of the old.
     let elsewhere = with.ground(10_007).await;
     for _ in 0..3 {
         with.transfer(|| elsewhere.read(0, 10_007), false).await;
     }
     elsewhere.close(with).await;
-    let later = bytes(ground.remote.memory(), 0, len);
+    let later = bytes(ground.there(), 0, len);
     assert_same(&later, &after, "law 3: it landed after a fence");
 }
 
@@ -351,12 +349,12 @@ async fn fenced(with: &Fixture, ground: &Ground, round: u64) {
 pub async fn law_04_the_wire_is_never_trusted(with: &Fixture) {
     const LEN: usize = 4_096;
     let ground = with.ground(1 << 20).await;
-    let writable = buffer(&with.target, LEN, Permission::PeersReadWrite).await;
-    let readable = buffer(&with.target, LEN, Permission::PeersRead).await;
-    let private = buffer(&with.target, LEN, Permission::Local).await;
+    let writable = with.offer(LEN, Permission::PeersReadWrite).await;
+    let readable = with.offer(LEN, Permission::PeersRead).await;
+    let private = with.offer(LEN, Permission::Local).await;
     let offered = [&writable, &readable, &private];
-    for buffer in offered {
-        buffer.memory().write_at(0, &pattern(1, LEN));
+    for remote in offered {
+        remote.bytes().write_at(0, &pattern(1, LEN));
     }
     ground.local.memory().write_at(0, &pattern(2, 1 << 20));
     let of = |registration, generation, offset| RemoteRange::Registered {
@@ -367,53 +365,97 @@ pub async fn law_04_the_wire_is_never_trusted(with: &Fixture) {
     let (id, now) = (writable.id(), writable.generation());
     let unknown = RegistrationId(id.0 ^ 0xffff_ffff);
     let cases = [
-        (Op::Read, place(&writable, 4_000), 97, Reason::OutOfBounds),
-        (Op::Write, place(&writable, 4_000), 97, Reason::OutOfBounds),
-        (Op::Write, place(&writable, 4_096), 1, Reason::OutOfBounds),
-        (Op::Write, place(&writable, 0), 1 << 20, Reason::OutOfBounds),
+        (
+            Op::Read,
+            &writable,
+            writable.place(4_000),
+            97,
+            Reason::OutOfBounds,
+        ),
         (
             Op::Write,
-            place(&writable, u64::MAX),
+            &writable,
+            writable.place(4_000),
+            97,
+            Reason::OutOfBounds,
+        ),
+        (
+            Op::Write,
+            &writable,
+            writable.place(4_096),
+            1,
+            Reason::OutOfBounds,
+        ),
+        (
+            Op::Write,
+            &writable,
+            writable.place(0),
+            1 << 20,
+            Reason::OutOfBounds,
+        ),
+        (
+            Op::Write,
+            &writable,
+            writable.place(u64::MAX),
             7,
             Reason::OutOfBounds,
         ),
         (
             Op::Read,
-            place(&writable, u64::MAX - 6),
+            &writable,
+            writable.place(u64::MAX - 6),
             7,
             Reason::OutOfBounds,
         ),
-        (Op::Write, place(&readable, 0), 4_096, Reason::Permission),
-        (Op::Write, place(&private, 0), 10, Reason::Permission),
-        (Op::Read, place(&private, 0), 10, Reason::Permission),
         (
             Op::Write,
+            &readable,
+            readable.place(0),
+            4_096,
+            Reason::Permission,
+        ),
+        (
+            Op::Write,
+            &private,
+            private.place(0),
+            10,
+            Reason::Permission,
+        ),
+        (Op::Read, &private, private.place(0), 10, Reason::Permission),
+        (
+            Op::Write,
+            &writable,
             of(id, Generation(now.0 + 1), 0),
             9,
             Reason::StaleGeneration,
         ),
         (
             Op::Read,
+            &writable,
             of(id, Generation(now.0 + 1), 0),
             9,
             Reason::StaleGeneration,
         ),
         (
             Op::Write,
+            &writable,
             of(unknown, now, 0),
             70_000,
             Reason::UnknownRegistration,
         ),
         (
             Op::Read,
+            &writable,
             of(unknown, now, 0),
             9,
             Reason::UnknownRegistration,
         ),
     ];
-    let segment = with.segment().await;
-    for (op, at, length, reason) in cases {
-        if !with.carries(op, &segment) {
+    for (op, remote, at, length, reason) in cases {
+        let segment = with.segment_of(remote).await;
+        // A file that is open is open to be read.
+        let private = std::ptr::eq(remote, &private) && op == Op::Read;
+        if !with.carries(op, &segment) || (private && with.files.is_some()) {
             continue;
         }
         let local = ground.local.slice(0..length).expect("it lies within");
@@ -424,15 +466,16 @@ pub async fn law_04_the_wire_is_never_trusted(with: &Fixture) {
             assert_eq!(error.applied, Applied::Nothing, "{what}");
             assert!(error.quiescent, "{what}");
         }
-        for buffer in offered {
-            assert_same(&bytes(buffer.memory(), 0, LEN), &pattern(1, LEN), &what);
+        for remote in offered {
+            assert_same(&bytes(remote.bytes(), 0, LEN), &pattern(1, LEN), &what);
         }
-        let here = bytes(ground.local.memory(), 0, 1 << 20);
+        let here = bytes(ground.here(), 0, 1 << 20);
         assert_same(&here, &pattern(2, 1 << 20), &what);
     }
+    let segment = with.segment_of(&readable).await;
     if with.carries(Op::Read, &segment) {
         let local = || ground.local.slice(0..4_096).expect("it lies within");
-        let allowed = || Request::read(local(), &segment, place(&readable, 0));
+        let allowed = || Request::read(local(), &segment, readable.place(0));
         let done = with.transfer(allowed, false).await;
         assert!(done || with.faulty, "law 4: what is allowed still works");
     }
@@ -443,38 +486,37 @@ pub async fn law_04_the_wire_is_never_trusted(with: &Fixture) {
 pub async fn law_07_dead_generations_change_nothing(with: &Fixture) {
     const LEN: usize = 70_001;
     let ground = with.ground(LEN).await;
-    if !with.carries(Op::Write, &ground.segment) {
+    // A file is not registered anew: another opening is another segment.
+    if !with.carries(Op::Write, &ground.segment) || with.files.is_some() {
         return ground.close(with).await;
     }
-    let old = place(&ground.remote, 0);
+    let old = ground.remote.place(0);
     let write = |at| {
         let all = ground.local.all().expect("it is open");
         Request::write(all, &ground.segment, at)
     };
     for round in 0..4 {
-        let renewed = with.target.renew_registration(&ground.remote, BUDGET);
-        let now = renewed.await.expect("law 3: nobody holds it");
-        ground.remote.memory().write_at(0, &pattern(round, LEN));
+        let now = with.renew(&ground.remote).await;
+        ground.there().write_at(0, &pattern(round, LEN));
         ground.local.memory().write_at(0, &pattern(round + 10, LEN));
         let refusal = with.refusal(write(old), "law 7: a dead generation").await;
         if let Some(error) = refusal {
             assert_eq!(error.reason, Reason::StaleGeneration, "law 7");
             assert_eq!(error.retry, Retry::AfterRefresh, "law 7");
         }
-        let there = bytes(ground.remote.memory(), 0, LEN);
+        let there = bytes(ground.there(), 0, LEN);
         assert_same(&there, &pattern(round, LEN), "law 7: a dead generation");
-        let follows = RemoteRange::Address(ground.remote.memory().address());
+        let follows = RemoteRange::Address(ground.remote.address());
         if with.transfer(|| write(follows), false).await {
-            let there = bytes(ground.remote.memory(), 0, LEN);
+            let there = bytes(ground.there(), 0, LEN);
             assert_same(&there, &pattern(round + 10, LEN), "law 7: the new one");
         }
         assert_eq!(ground.remote.generation(), now, "law 7");
     }
     // A registration that is gone, whose memory is still ours to look at.
-    let gone = buffer(&with.target, LEN, Permission::PeersReadWrite).await;
-    let (at, memory) = (place(&gone, 0), super::fixture::books(&gone));
-    let unregistered = with.target.unregister_memory(gone, BUDGET).await;
-    unregistered.expect("law 3: nobody holds it");
+    let gone = with.offer(LEN, Permission::PeersReadWrite).await;
+    let (at, memory) = (gone.place(0), gone.books().expect("it is memory"));
+    with.withdraw(gone).await;
     let refusal = with.refusal(write(at), "law 7: a dead registration").await;
     if let Some(error) = refusal {
         assert_eq!(error.reason, Reason::UnknownRegistration, "law 7");
@@ -489,7 +531,7 @@ pub async fn law_08_what_is_published_is_true(with: &Fixture) {
     const PART: usize = 3_001;
     const PARTS: usize = 64;
     let ground = with.ground(PART * PARTS).await;
-    let (here, there) = (ground.local.memory(), ground.remote.memory());
+    let (here, there) = (ground.here(), ground.there());
     for round in 0..if with.faulty { 4 } else { 20 } {
         let write = round % 2 == 0 && with.carries(Op::Write, &ground.segment);
         let (from, to) = if write { (here, there) } else { (there, here) };
@@ -524,13 +566,9 @@ pub async fn law_08_what_is_published_is_true(with: &Fixture) {
         quiet(&batch).await;
     }
     for round in 0..5 {
-        // What the engine allocates is what every link carries.
-        let memory = Memory::allocate(PART).expect("there is memory");
-        memory.write_at(0, &pattern(round, PART));
-        let options = RegisterOptions::new(Permission::PeersRead);
-        let offered = with.target.register_memory(memory, options).await;
-        let offered = offered.expect("the link accepts memory");
-        let segment = with.segment().await;
+        let offered = with.offer(PART, Permission::PeersRead).await;
+        offered.bytes().write_at(0, &pattern(round, PART));
+        let segment = with.segment_of(&offered).await;
         let known = segment.descriptor();
         let known = known.buffer(offered.id()).expect("law 8: it is described");
         assert_eq!(known.generation, offered.generation(), "law 8");
@@ -555,7 +593,7 @@ pub async fn law_09_every_wait_has_an_end(with: &Fixture) {
     const SLACK: Duration = Duration::from_secs(5);
     let ground = with.ground(LEN).await;
     ground.local.memory().write_at(0, &pattern(1, LEN));
-    ground.remote.memory().write_at(0, &pattern(2, LEN));
+    ground.there().write_at(0, &pattern(2, LEN));
     let op = |at, len| match with.carries(Op::Write, &ground.segment) {
         true => ground.write(at, len),
         false => ground.read(at, len),
@@ -566,7 +604,7 @@ pub async fn law_09_every_wait_has_an_end(with: &Fixture) {
         assert!(outcome.is_timed_out() || with.faulty, "{outcome:?}");
     }
     assert_same(
-        &bytes(ground.remote.memory(), 0, LEN),
+        &bytes(ground.there(), 0, LEN),
         &pattern(2, LEN),
         "law 9: too late",
     );
@@ -674,7 +712,7 @@ pub async fn law_13_books_return_to_zero(with: &Fixture) {
                 ground.read(0, LEN as u64),
                 ground.read(7, 1_001).deadline(past),
                 Request::read(all(), &ground.segment, stale),
-                Request::read(all(), &ground.segment, place(&ground.remote, 1)),
+                Request::read(all(), &ground.segment, ground.remote.place(1)),
                 ground
                     .read(0, LEN as u64)
                     .deadline(past + Duration::from_micros(900)),
@@ -694,9 +732,7 @@ pub async fn law_13_books_return_to_zero(with: &Fixture) {
         quiet(&waited).await;
         drop(waited);
         eventually("law 13: cells and leases return", || {
-            with.initiator.tasks_in_use() == 0
-                && ground.near.leases() == 0
-                && ground.far.leases() == 0
+            with.initiator.tasks_in_use() == 0 && ground.leases() == 0
         })
         .await;
         let versions = Arc::downgrade(&ground.near);
@@ -722,7 +758,7 @@ pub async fn law_15_errors_speak(with: &Fixture) {
         offset: 0,
     };
     for (at, retry) in [
-        (place(&ground.remote, 1), Retry::Never),
+        (ground.remote.place(1), Retry::Never),
         (gone, Retry::AfterRefresh),
     ] {
         match with.refused(read(at), "law 15: a bad request").await {
@@ -739,7 +775,7 @@ pub async fn law_15_errors_speak(with: &Fixture) {
             other => assert!(with.faulty, "law 15: {other:?}"),
         }
     }
-    let late = read(place(&ground.remote, 0)).deadline(Instant::now());
+    let late = read(ground.remote.place(0)).deadline(Instant::now());
     match with.refused(late, "law 15: a late request").await {
         Outcome::TimedOut(error) => {
             let text = error.to_string();

@@ -32,6 +32,7 @@ mod chaos;
 mod fixture;
 pub mod laws;
 mod relay;
+mod remote;
 
 pub use chaos::{Chaos, ChaosCounts, Mischief};
 pub use fixture::Fixture;

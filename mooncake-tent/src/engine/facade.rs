@@ -50,18 +50,20 @@ pub trait TransferEngine: fmt::Debug + Send + Sync {
         budget: Duration,
     ) -> BoxFuture<'a, Result<Generation>>;
 
-    /// Opens the segment of another process, or of this one.
+    /// Opens the segment of another process, of this one, or one that a link provides itself, such
+    /// as a file. Of the last kind each opening is another segment, with an incarnation of its own.
     ///
     /// # Errors
     ///
-    /// Its owner does not answer within the budget.
+    /// Its owner does not answer within the budget, or the link cannot open it.
     fn open_segment<'a>(
         &'a self,
         name: &'a str,
         budget: Duration,
     ) -> BoxFuture<'a, Result<Segment>>;
 
-    /// Forgets a segment; requests that hold it go on.
+    /// Forgets a segment; what was submitted to it goes on. One that a link provides itself, such as
+    /// a file, takes no further requests, and is closed when the last task is quiet.
     fn close_segment(&self, segment: &Segment);
 
     /// Connects whatever a first transfer to the segment would need.

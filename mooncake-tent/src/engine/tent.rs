@@ -31,8 +31,8 @@ use crate::{
     },
     selector::{Exclusion, Health, LinkFacts, Ranking, RequestFacts, TransportSelector},
     transport::{
-        Attachment, BoxFuture, InstallContext, Op, Origin, Outcome, RetryHook, SubBatch, TaskRef,
-        TaskSlab, TaskSpec, Tasks, Transport,
+        Attachment, BoxFuture, InstallContext, Op, Opened, Origin, Outcome, RetryHook, SubBatch,
+        TaskRef, TaskSlab, TaskSpec, Tasks, Transport,
     },
 };
 
@@ -250,12 +250,23 @@ impl TransferEngine for TentEngine {
             if name.is_empty() || name == self.segment_name() {
                 return Ok(self.shared.own.clone());
             }
-            self.shared.segments.open(name, budget).await
+            match self.shared.opening(name) {
+                Some(opening) => opening.within(name, budget).await,
+                None => self.shared.segments.open(name, budget).await,
+            }
         })
     }
 
     fn close_segment(&self, segment: &Segment) {
-        self.shared.segments.close(segment);
+        match segment.provider() {
+            Some(link) => {
+                // Another engine's segment may name a link that we do not have.
+                if let Some(link) = self.shared.parts.links.get(link) {
+                    link.close(segment.incarnation());
+                }
+            }
+            None => self.shared.segments.close(segment),
+        }
     }
 
     fn warm_up<'a>(&'a self, segment: &'a Segment, budget: Duration) -> BoxFuture<'a, Result<()>> {
@@ -333,6 +344,24 @@ impl Outlook {
     }
 }
 
+/// A segment that a link is opening.
+struct Opening<'a> {
+    link: usize,
+    opened: BoxFuture<'a, Result<Opened>>,
+}
+
+impl Opening<'_> {
+    async fn within(self, name: &str, budget: Duration) -> Result<Segment> {
+        let opened = tokio::time::timeout(budget, self.opened).await;
+        let late = |_| Error::Unreachable {
+            segment: name.to_owned(),
+            message: format!("it is not open after {budget:?}"),
+        };
+        let opened = opened.map_err(late)??;
+        Ok(Segment::provided(name.to_owned(), opened, self.link))
+    }
+}
+
 impl Shared {
     fn submit(&self, batch: &mut Batch, requests: Vec<Request>) -> Result<()> {
         if batch.len() + requests.len() > batch.capacity() {
@@ -407,8 +436,9 @@ impl Shared {
             }
         };
         let Outlook { fences, known, .. } = outlook;
-        // Our own descriptor is never stale, so there is nothing to learn anew.
-        let refreshable = known.descriptor.incarnation() != self.parts.context.incarnation;
+        // Neither our own descriptor nor that of a link is ever stale: there is nothing to learn.
+        let own = known.descriptor.incarnation() == self.parts.context.incarnation;
+        let refreshable = !own && request.segment.provider().is_none();
         let Span {
             registration,
             generation,
@@ -602,6 +632,15 @@ impl Shared {
         spec.generation = span.generation;
         spec.offset = span.offset;
         Some(next)
+    }
+
+    /// The segment of this name, if a link provides it.
+    fn opening<'a>(&'a self, name: &'a str) -> Option<Opening<'a>> {
+        let mut links = self.parts.links.iter().enumerate();
+        links.find_map(|(link, transport)| {
+            let opened = transport.open(name)?;
+            Some(Opening { link, opened })
+        })
     }
 
     /// What the choice of a link for a request depends on.

@@ -104,6 +104,7 @@ impl Server {
         LinkGauges {
             connections: shared.sessions.lock().open.len() as u64,
             peer_bytes_in_flight: shared.bytes_in_flight.load(Ordering::Relaxed),
+            ..LinkGauges::default()
         }
     }
 

@@ -51,6 +51,8 @@ pub(super) struct Writes<M: Medium> {
 struct Sender {
     socket: Option<Arc<OwnedFd>>,
     welcomed: bool,
+    /// The peer has said that it takes nothing of what we sent.
+    refused: bool,
     offered: FxHashSet<RegistrationId>,
     waiting: VecDeque<Posted>,
     /// In the order in which they were sent, which is that of the answers.
@@ -178,7 +180,7 @@ impl<M: Medium> Writes<M> {
         // Its answer is awaited with those of the writes.
         sent(&socket, &hello.encode(), None)?;
         sender.socket = Some(Arc::new(socket));
-        sender.welcomed = false;
+        (sender.welcomed, sender.refused) = (false, false);
         sender.next_tag = 0;
         Ok(())
     }
@@ -255,7 +257,9 @@ impl<M: Medium> Writes<M> {
     fn take_one(&self, sender: &mut Sender, message: &Message) -> Result<(), Reason> {
         let answer = Answer::decode(message).map_err(|_| protocol())?;
         if !sender.welcomed {
-            welcomed(answer, self.peer)?;
+            let welcome = welcomed(answer, self.peer);
+            sender.refused = matches!(answer, Answer::Welcome { .. }) && welcome.is_err();
+            welcome?;
             sender.welcomed = true;
             return Ok(());
         }
@@ -369,7 +373,7 @@ impl<M: Medium> Writes<M> {
         let Some(socket) = sender.socket.take() else {
             return;
         };
-        let closed = has_closed(&socket);
+        let closed = sender.refused || has_closed(&socket);
         for posted in posted.iter_mut().filter(|posted| !posted.ended) {
             let error = TransferError::unstarted(reason.clone(), Stage::Connect, Some(self.peer));
             // Who was not welcome has nothing of ours.

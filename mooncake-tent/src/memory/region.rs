@@ -344,7 +344,7 @@ unsafe impl Send for Piece {}
 unsafe impl Sync for Piece {}
 
 /// What links need that reach memory in other ways than by a plain copy.
-#[cfg(any(feature = "tcp", feature = "host"))]
+#[cfg(any(feature = "file", feature = "host", feature = "tcp"))]
 impl Piece {
     pub(crate) fn len(self) -> usize {
         self.len
@@ -366,7 +366,7 @@ impl Piece {
     }
 
     /// The first `len` bytes of it.
-    #[cfg(feature = "host")]
+    #[cfg(any(feature = "file", feature = "host"))]
     pub(crate) fn first(self, len: usize) -> Self {
         assert!(len <= self.len, "the first {len} of {} bytes", self.len);
         Self { at: self.at, len }

@@ -1,6 +1,7 @@
 //! A segment that was opened, with the latest that is known of it.
 
 use std::{
+    any::Any,
     fmt,
     sync::{
         Arc, OnceLock,
@@ -16,7 +17,7 @@ use smallvec::SmallVec;
 use super::{BufferDescriptor, SegmentDescriptor, Span};
 use crate::{
     identity::{Generation, Incarnation, RegistrationId},
-    transport::{Capabilities, Op},
+    transport::{Capabilities, Op, Opened},
 };
 
 /// An opened segment. Clones refer to the same one.
@@ -31,6 +32,14 @@ struct Shared {
     /// Lets one fetch at a time through.
     refreshing: tokio::sync::Mutex<()>,
     fences: Arc<Fences>,
+    provided: Option<Provided>,
+}
+
+/// Of a segment that a link provides itself.
+struct Provided {
+    link: usize,
+    /// Closes it with the last clone of the segment.
+    _keep: Box<dyn Any + Send + Sync>,
 }
 
 /// The fences of one segment, however often it is opened: what was submitted before one is not
@@ -144,8 +153,23 @@ impl Segment {
                 name,
                 known: ArcSwap::from_pointee(Known::new(descriptor)),
                 refreshing: tokio::sync::Mutex::new(()),
+                provided: None,
             }),
         }
+    }
+
+    /// What link number `link` has opened by itself.
+    pub(crate) fn provided(name: String, opened: Opened, link: usize) -> Self {
+        let Opened { descriptor, keep } = opened;
+        let mut segment = Self::new(name, descriptor, Arc::default());
+        let shared = Arc::get_mut(&mut segment.shared).expect("it is new");
+        shared.provided = Some(Provided { link, _keep: keep });
+        segment
+    }
+
+    /// The number of the link that provides it, if it is not that of a process.
+    pub(crate) fn provider(&self) -> Option<usize> {
+        self.shared.provided.as_ref().map(|provided| provided.link)
     }
 
     /// The name under which it was opened.

@@ -156,6 +156,7 @@ impl Target {
             peer_bytes_in_flight: accepted
                 .map(|lane| lane.moving.load(Ordering::Relaxed))
                 .sum(),
+            ..LinkGauges::default()
         }
     }
 

@@ -1,12 +1,13 @@
 //! What a link implements, and what it is given.
 
-use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{any::Any, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use super::{Peer, TaskRef, Tasks};
 use crate::{
     error::Result,
     identity::{Incarnation, PeerId, RegistrationId},
     memory::{BufferTable, LocalBuffer},
+    segment::SegmentDescriptor,
 };
 
 /// A future behind a pointer, as `dyn` traits return it.
@@ -46,6 +47,16 @@ pub trait Transport: fmt::Debug + Send + Sync + 'static {
     /// This link can reach `peer`.
     fn reaches(&self, peer: &Peer) -> bool;
 
+    /// Opens a segment that this link itself provides; `None` if `name` is not one of its names,
+    /// which is decided without I/O. Each opening is an incarnation of its own.
+    fn open<'a>(&'a self, _name: &'a str) -> Option<BoxFuture<'a, Result<Opened>>> {
+        None
+    }
+
+    /// Lets go of what [`open`](Self::open) opened as `peer`, once its last task is quiet. Later
+    /// tasks fail.
+    fn close(&self, _peer: PeerId) {}
+
     /// Connects and warms what a first transfer to `peer` would need.
     fn warm_up<'a>(&'a self, peer: &'a Arc<Peer>, budget: Duration) -> BoxFuture<'a, Result<()>>;
 
@@ -68,6 +79,20 @@ pub enum Attachment {
     Declined(&'static str),
 }
 
+/// A segment that a link provides itself, such as a file.
+pub struct Opened {
+    /// What it offers. Nobody else knows of it, so it is never learned anew.
+    pub descriptor: SegmentDescriptor,
+    /// Dropping it is as good as [`Transport::close`].
+    pub keep: Box<dyn Any + Send + Sync>,
+}
+
+impl fmt::Debug for Opened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Opened").field(&self.descriptor).finish()
+    }
+}
+
 /// What a link holds at a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -76,6 +101,10 @@ pub struct LinkGauges {
     pub connections: u64,
     /// Bytes that peers want moved out of or into our memory and that have not moved yet.
     pub peer_bytes_in_flight: u64,
+    /// Files that are open as segments, also while tasks keep one that was closed.
+    pub files: u64,
+    /// Buffers that the link has had pinned, counted for each device or queue of its own.
+    pub pinned_buffers: u64,
 }
 
 /// Tasks in flight on one link, usable from any thread. Dropping it frees it; its tasks go on.

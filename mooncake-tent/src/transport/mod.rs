@@ -8,7 +8,7 @@ mod task;
 
 pub use batch::BatchState;
 pub use link::{
-    Attachment, BoxFuture, Capabilities, InstallContext, LinkGauges, SubBatch, Transport,
+    Attachment, BoxFuture, Capabilities, InstallContext, LinkGauges, Opened, SubBatch, Transport,
 };
 pub use peer::Peer;
 pub(crate) use slab::RetryHook;

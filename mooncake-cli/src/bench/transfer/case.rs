@@ -18,6 +18,8 @@ pub enum Transport {
     Tcp,
     /// The engine, from one buffer of this process to another.
     InProcess,
+    /// The engine, to and from a file past the page cache.
+    File,
     /// No engine: streaming stores beside memcpy, which is what this machine allows.
     Memory,
 }
@@ -83,6 +85,7 @@ impl Transport {
         match self {
             Self::Tcp => "tcp",
             Self::InProcess => "in-process",
+            Self::File => "file",
             Self::Memory => "memory",
         }
     }
@@ -140,6 +143,8 @@ impl Case {
             cases.extend([4_097, 64 * KIB + 4, MIB + 1].map(|block| tcp(block, 16)));
             let in_process = |block| Self::new(Transport::InProcess, op, block, 1);
             cases.extend([64 * KIB, MIB].map(in_process));
+            let file = |(block, batch)| Self::new(Transport::File, op, block, batch);
+            cases.extend([(4 * KIB, 1), (4 * KIB, 32), (128 * KIB, 32), (MIB, 8)].map(file));
         }
         let copy = |block| Self::new(Transport::Memory, Op::Copy, block, 1);
         cases.extend([64 * KIB, MIB].map(copy));
@@ -155,7 +160,14 @@ impl Case {
         };
         let large = self.block.is_power_of_two() && (64 * KIB..=16 * MIB).contains(&self.block);
         let least_ratio = match (self.against, self.batch, self.poll) {
-            _ if self.transport != Transport::Tcp || self.rate.is_some() => None,
+            _ if self.rate.is_some() => None,
+            (Against::Plain, 32, false)
+                if self.transport == Transport::File
+                    && (self.op, self.block) == (Op::Read, 128 * KIB) =>
+            {
+                Some(0.95)
+            }
+            _ if self.transport != Transport::Tcp => None,
             (Against::OneThread, ..) => Some(0.95),
             _ if self.threads > 1 => None,
             (_, 1, false) if self.block == 4 * KIB => Some(1.0 / 1.2),
@@ -191,6 +203,11 @@ impl Case {
         }
     }
 
+    /// A plain loop past the page cache can do it.
+    pub(super) fn is_of_pages(&self) -> bool {
+        self.block.is_multiple_of(4 * KIB)
+    }
+
     /// What the limit is, for people.
     pub(super) fn limit(&self, lanes: u64) -> String {
         match (self.transport, self.against) {
@@ -198,8 +215,12 @@ impl Case {
                 1 => "1 socket".to_owned(),
                 streams => format!("{streams} sockets"),
             },
-            (Transport::Tcp | Transport::InProcess, Against::OneThread) => "1 thread".to_owned(),
-            _ => "memcpy".to_owned(),
+            (Transport::Memory, _) | (Transport::InProcess, Against::Plain) => "memcpy".to_owned(),
+            (Transport::File, Against::Plain) => match self.is_of_pages() {
+                true => "file loop".to_owned(),
+                false => "cached file loop".to_owned(),
+            },
+            (_, Against::OneThread) => "1 thread".to_owned(),
         }
     }
 

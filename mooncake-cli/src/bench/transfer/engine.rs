@@ -1,10 +1,11 @@
 //! Ours: a transfer engine, and a segment that it reads and writes.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use mooncake_tent::{
-    Batch, Buffer, Memory, Permission, RegisterOptions, RemoteRange, Request, Segment, TcpConfig,
-    TcpTransport, TentEngine, TransferEngine,
+    Batch, Buffer, FileSegment, FileTransport, LocalSlice, Memory, Permission, RegisterOptions,
+    RemoteRange, Request, Segment, TcpConfig, TcpTransport, TentEngine, TransferEngine,
 };
 use tokio::runtime::Handle;
 
@@ -12,6 +13,7 @@ use super::super::{Contender, Sample, own_cpu};
 use super::Conditions;
 use super::case::{Case, Op};
 use super::contents::{check_and_wipe, fill, wipe};
+use super::file::BenchFile;
 use super::pace::{sample, together};
 use super::peer::{Ask, Peer};
 use super::walk::{Walk, Walked};
@@ -37,8 +39,9 @@ pub(super) struct Engine<'a> {
 /// Who has the memory that is reached.
 #[derive(Debug)]
 enum Far<'a> {
-    Peer(&'a Peer),
+    File(Arc<BenchFile>),
     Ourselves(Buffer),
+    Peer(&'a Peer),
 }
 
 impl<'a> Engine<'a> {
@@ -108,6 +111,42 @@ impl<'a> Engine<'a> {
         })
     }
 
+    /// An engine that reads and writes a file past the page cache.
+    pub(super) fn file(
+        runtime: &Handle,
+        file: &Arc<BenchFile>,
+        conditions: &Conditions,
+    ) -> Result<Self, Failure> {
+        let window = conditions.window;
+        let opened = async {
+            let engine = TentEngine::builder()
+                .without_control()
+                .transport(FileTransport::default())
+                .build()
+                .await
+                .map_err(unusable)?;
+            let local = register(&engine, window, Permission::Local).await?;
+            let name = FileSegment::new(file.path()).writable().direct().name();
+            let segment = engine.open_segment(&name, PATIENCE).await;
+            Ok::<_, Failure>((engine, local, segment.map_err(unusable)?))
+        };
+        let (engine, local, segment) = runtime.block_on(opened)?;
+        Ok(Self {
+            address: 0,
+            engine,
+            segment,
+            local,
+            far: Far::File(Arc::clone(file)),
+            conditions: *conditions,
+            prepared: None,
+        })
+    }
+
+    /// All of our own memory.
+    pub(super) fn memory(&self) -> Result<LocalSlice, Failure> {
+        self.local.all().map_err(unusable)
+    }
+
     /// Fills the memory that `op` takes blocks from, and wipes where they arrive.
     pub(super) fn prepare(&mut self, op: Op) -> Result<(), Failure> {
         if self.prepared == Some(op) {
@@ -120,6 +159,7 @@ impl<'a> Engine<'a> {
         };
         prepare(self.local.memory(), op == Op::Write, window);
         match &self.far {
+            Far::File(file) => file.prepare(op != Op::Write, self.conditions.spoil.is_some())?,
             Far::Peer(peer) => peer.ask(&far)?,
             Far::Ourselves(buffer) => prepare(buffer.memory(), op != Op::Write, window),
         }
@@ -149,13 +189,14 @@ impl<'a> Engine<'a> {
     fn cpu(&self) -> Result<Duration, Failure> {
         match self.far {
             Far::Peer(peer) => Ok(own_cpu() + peer.cpu()?),
-            Far::Ourselves(_) => Ok(own_cpu()),
+            Far::File(_) | Far::Ourselves(_) => Ok(own_cpu()),
         }
     }
 
     fn check(&self, op: Op, all: Vec<Walked>) -> Result<(), Failure> {
         let (mut memory, whose) = match (op, &self.far) {
             (Op::Write, Far::Peer(peer)) => return peer.ask(&Ask::Check(all)),
+            (Op::Write, Far::File(file)) => return file.check(all, "the file"),
             (Op::Write, Far::Ourselves(buffer)) => (buffer.memory(), "the target's memory"),
             _ => (self.local.memory(), "what was read"),
         };

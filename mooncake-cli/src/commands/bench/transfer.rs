@@ -61,6 +61,10 @@ pub struct TransferArgs {
     /// Through how much memory blocks walk, on either side.
     #[arg(long, value_name = "SIZE", default_value_t = Size::of(Conditions::WINDOW))]
     pub window: Size,
+    /// Where files are made, which have the size of the window and go when it is over [default: the
+    /// system's folder for temporary files].
+    #[arg(long, value_name = "FOLDER")]
+    pub folder: Option<PathBuf>,
     /// Do not check that bytes arrive.
     #[arg(long)]
     pub no_verify: bool,
@@ -98,9 +102,10 @@ fn positive(text: &str) -> Result<f64, String> {
 pub(super) fn run(args: &TransferArgs, context: &Context) -> Result<Exit, Failure> {
     let (cases, conditions, output) = (args.cases()?, args.conditions(), context.output);
     let wheel = args.vs_cpp.as_deref().map(Wheel::find).transpose()?;
+    let folder = args.folder.clone();
     let work = async move {
         let runtime = Handle::current();
-        let work = move || measure(&runtime, &cases, conditions, wheel, output);
+        let work = move || measure(&runtime, &cases, conditions, (wheel, folder), output);
         let ended = tokio::task::spawn_blocking(work).await;
         ended
             .unwrap_or_else(|error| Err(Failure::new("the measurement was cut off").because(error)))
@@ -114,11 +119,13 @@ fn measure(
     runtime: &Handle,
     cases: &[Case],
     conditions: Conditions,
-    wheel: Option<Wheel>,
+    (wheel, folder): (Option<Wheel>, Option<PathBuf>),
     output: Output,
 ) -> Result<Report, Failure> {
     let peers = Peers::start(runtime, &conditions)?;
-    let mut measurement = Measurement::new(runtime.clone(), conditions, &peers).with_cpp(wheel);
+    let mut measurement = Measurement::new(runtime.clone(), conditions, &peers)
+        .with_cpp(wheel)
+        .with_folder(folder);
     let bar = output.progress(cases.len() as u64, "rows");
     let mut report = Report::default();
     for case in cases {
