@@ -115,7 +115,7 @@ impl<M: Medium> Writes<M> {
         let mut sender = self.sender.lock();
         if sender.stopped {
             let error = TransferError::unstarted(Reason::Stopped, Stage::Post, Some(self.peer));
-            return self.end_unsent(&posted, Outcome::Failed(error));
+            return self.end_unsent(posted, Outcome::Failed(error));
         }
         sender.waiting.push_back(posted);
     }
@@ -281,7 +281,6 @@ impl<M: Medium> Writes<M> {
     }
 
     fn finish(&self, posted: Posted, status: Status) {
-        let task = posted.task;
         let end = match status.reason() {
             None => Outcome::Completed {
                 bytes: posted.write.length,
@@ -301,7 +300,13 @@ impl<M: Medium> Writes<M> {
                 }
             }
         };
-        let ended = posted.ended;
+        self.end_sent(posted, end);
+    }
+
+    /// The peer does nothing more for this one. It ends so unless it has ended before.
+    fn end_sent(&self, posted: Posted, end: Outcome) {
+        let (task, ended) = (posted.task, posted.ended);
+        // Its lease ends before anybody is told.
         drop(posted);
         self.open.fetch_sub(1, Ordering::AcqRel);
         if ended {
@@ -320,7 +325,7 @@ impl<M: Medium> Writes<M> {
             let waiting = std::mem::take(&mut sender.waiting);
             for posted in waiting {
                 if is_overdue(&posted) {
-                    self.end_unsent(&posted, Outcome::timed_out(Stage::Post, self.peer));
+                    self.end_unsent(posted, Outcome::timed_out(Stage::Post, self.peer));
                 } else {
                     sender.waiting.push_back(posted);
                 }
@@ -333,9 +338,12 @@ impl<M: Medium> Writes<M> {
         }
     }
 
-    fn end_unsent(&self, posted: &Posted, end: Outcome) {
+    fn end_unsent(&self, posted: Posted, end: Outcome) {
+        let task = posted.task;
+        // Its lease ends before anybody is told.
+        drop(posted);
         self.open.fetch_sub(1, Ordering::AcqRel);
-        self.tasks.finish(posted.task, end, true);
+        self.tasks.finish(task, end, true);
     }
 
     /// Ends those of `task` that the peer has not got.
@@ -347,7 +355,7 @@ impl<M: Medium> Writes<M> {
         let waiting = std::mem::take(&mut sender.waiting);
         for posted in waiting {
             if posted.task == task {
-                self.end_unsent(&posted, Outcome::cancelled(Stage::Post, self.peer));
+                self.end_unsent(posted, Outcome::cancelled(Stage::Post, self.peer));
             } else {
                 sender.waiting.push_back(posted);
             }
@@ -366,36 +374,35 @@ impl<M: Medium> Writes<M> {
         };
         for posted in std::mem::take(&mut sender.waiting) {
             let error = TransferError::unstarted(reason.clone(), stage, Some(self.peer));
-            self.end_unsent(&posted, Outcome::Failed(error));
+            self.end_unsent(posted, Outcome::Failed(error));
         }
         sender.offered.clear();
         let mut posted = std::mem::take(&mut sender.sent);
         let Some(socket) = sender.socket.take() else {
             return;
         };
-        let closed = sender.refused || has_closed(&socket);
-        for posted in posted.iter_mut().filter(|posted| !posted.ended) {
-            let error = TransferError::unstarted(reason.clone(), Stage::Connect, Some(self.peer));
+        let error = TransferError::unstarted(reason, Stage::Connect, Some(self.peer));
+        if sender.refused || has_closed(&socket) {
             // Who was not welcome has nothing of ours.
-            let untouched = closed && !sender.welcomed;
-            let error = if untouched {
-                error
-            } else {
-                error.underway(closed)
+            let error = match sender.welcomed {
+                true => error.underway(true),
+                false => error,
             };
-            posted.ended = true;
-            self.tasks
-                .finish(posted.task, Outcome::Failed(error), closed);
-            if closed {
-                self.open.fetch_sub(1, Ordering::AcqRel);
+            for posted in posted {
+                self.end_sent(posted, Outcome::Failed(error.clone()));
             }
-        }
-        if closed || posted.is_empty() {
             return;
         }
-        // The peer finds the end of what we say, and closes in its turn.
-        let _told = rustix::net::shutdown(&socket, rustix::net::Shutdown::Write);
-        sender.ending.push(Ending { socket, posted });
+        for posted in posted.iter_mut().filter(|posted| !posted.ended) {
+            posted.ended = true;
+            let end = Outcome::Failed(error.clone().underway(false));
+            self.tasks.finish(posted.task, end, false);
+        }
+        if !posted.is_empty() {
+            // The peer finds the end of what we say, and closes in its turn.
+            let _told = rustix::net::shutdown(&socket, rustix::net::Shutdown::Write);
+            sender.ending.push(Ending { socket, posted });
+        }
     }
 
     /// Settles what was under way in sessions that we ended, once their peer has closed them. `true`:
@@ -407,8 +414,8 @@ impl<M: Medium> Writes<M> {
             .extract_if(.., |ending| has_closed(&ending.socket));
         for ended in closed {
             for posted in ended.posted {
-                self.open.fetch_sub(1, Ordering::AcqRel);
-                self.tasks.settle(posted.task);
+                let error = TransferError::unstarted(Reason::Stopped, Stage::Move, Some(self.peer));
+                self.end_sent(posted, Outcome::Failed(error.underway(true)));
             }
         }
         !sender.ending.is_empty()
@@ -419,7 +426,7 @@ impl<M: Medium> Writes<M> {
         let mut sender = self.sender.lock();
         for posted in std::mem::take(&mut sender.waiting) {
             let error = TransferError::unstarted(reason.clone(), Stage::Post, Some(self.peer));
-            self.end_unsent(&posted, Outcome::Failed(error));
+            self.end_unsent(posted, Outcome::Failed(error));
         }
     }
 
