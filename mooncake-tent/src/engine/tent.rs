@@ -565,10 +565,13 @@ impl Shared {
                 && !origin.others
             {
                 let why = Reason::Unreachable(error.to_string().into());
+                drop(spec);
                 return self.fail(&[task], &why, Stage::Resolve);
             }
         }
         let Some(link) = self.anew(&mut spec, &mut origin, refreshes) else {
+            // Its leases end before anybody is told.
+            drop(spec);
             return tasks.give_up(task);
         };
         tracing::debug!(
