@@ -450,3 +450,138 @@ async fn what_the_kernel_forbids_is_refused_with_that_reason() {
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn law_13_a_write_that_timed_out_becomes_quiet_when_its_peer_dies() {
+    for link in ["shm", "cma"] {
+        let owner = Owner::start(link);
+        let engine = engine_called(link).await;
+        let segment = owner.open(&engine).await;
+        let local = buffer(&engine, LEN, Permission::Local).await;
+        let write = || Request::write(local.all().unwrap(), &segment, first(&segment));
+        assert!(once(&engine, write()).await.is_completed(), "{link}");
+        owner.signal("-STOP");
+        let soon = Instant::now() + Duration::from_millis(50);
+        let batch = submit(&engine, vec![write().deadline(soon)]);
+        terminal(&batch).await;
+        assert!(!batch.is_quiescent(), "{link}");
+        drop(owner);
+        quiescent(&batch).await;
+        drop(batch);
+        engine.unregister_memory(local, BUDGET).await.unwrap();
+        let links = || engine.gauges().links;
+        eventually("the connections go", || {
+            links().iter().all(|(_, link)| link.connections == 0)
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn law_03_a_read_that_waits_is_not_begun_after_a_fence_however_long_it_waits() {
+    for link in ["shm", "cma"] {
+        let (owner, engine) = (engine_called(link).await, engine_called(link).await);
+        let remote = buffer(&owner, LEN, Permission::PeersRead).await;
+        let local = buffer(&engine, LEN, Permission::Local).await;
+        let segment = open(&engine, &owner).await;
+        let read = Request::read(local.all().unwrap(), &segment, place(&remote, 0));
+        // Nobody waits for it, and the link looks after its sessions meanwhile.
+        let batch = submit(&engine, vec![read]);
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        engine.fence(&segment, BUDGET).await.unwrap();
+        assert!(tokio::task::block_in_place(|| batch.wait(BUDGET)));
+        let error = error(batch.outcome(0));
+        assert!(matches!(error.reason, Reason::Broken(_)), "{link}: {error}");
+        assert_same(&bytes(&local, 0, LEN), &vec![0; LEN], link);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn law_02_what_is_asked_of_a_link_that_was_shut_down_ends() {
+    for link in ["shm", "cma"] {
+        let (owner, engine) = (engine_called(link).await, engine_called(link).await);
+        let remote = buffer(&owner, LEN, Permission::PeersReadWrite).await;
+        let local = buffer(&engine, LEN, Permission::Local).await;
+        let segment = open(&engine, &owner).await;
+        let read = || Request::read(local.all().unwrap(), &segment, place(&remote, 0));
+        let write = || Request::write(local.all().unwrap(), &segment, place(&remote, 0));
+        let before = submit(&engine, vec![read(), write()]);
+        engine.shutdown(BUDGET).await.unwrap();
+        let after = submit(&engine, vec![read(), write()]);
+        for batch in [before, after] {
+            terminal(&batch).await;
+            quiescent(&batch).await;
+            assert!(!batch.outcome(0).unwrap().is_completed(), "{link}");
+        }
+        assert_eq!(local.leases(), 0, "{link}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn law_01_a_write_that_was_applied_is_never_said_to_have_done_nothing() {
+    for _ in 0..5 {
+        let (owner, engine) = (engine_called("shm").await, engine_called("shm").await);
+        let remote = buffer(&owner, 64, Permission::PeersReadWrite).await;
+        let local = buffer(&engine, 64, Permission::Local).await;
+        local.memory().write_at(0, &pattern(1, 64));
+        let segment = open(&engine, &owner).await;
+        let write = || Request::write(local.all().unwrap(), &segment, place(&remote, 0));
+        // Nobody takes the answer before its sender is gone.
+        let first = submit(&engine, vec![write()]);
+        eventually("it is applied", || bytes(&remote, 0, 64) == pattern(1, 64)).await;
+        owner.shutdown(BUDGET).await.unwrap();
+        let second = submit(&engine, vec![write()]);
+        terminal(&first).await;
+        terminal(&second).await;
+        let outcome = first.outcome(0).unwrap();
+        assert!(outcome.is_completed(), "{outcome:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn law_07_nobody_reads_from_an_owner_that_was_shut_down() {
+    for link in ["shm", "cma"] {
+        let (owner, engine) = (engine_called(link).await, engine_called(link).await);
+        let remote = buffer(&owner, LEN, Permission::PeersReadWrite).await;
+        let local = buffer(&engine, LEN, Permission::Local).await;
+        let segment = open(&engine, &owner).await;
+        let read = || Request::read(local.all().unwrap(), &segment, place(&remote, 0));
+        assert!(once(&engine, read()).await.is_completed(), "{link}");
+        owner.shutdown(BUDGET).await.unwrap();
+        // What was known to be alive a moment ago is looked at again.
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        assert!(!once(&engine, read()).await.is_completed(), "{link}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_peer_holds_up_nobody_else() {
+    let stopped = Owner::start("shm");
+    let owner = engine_called("shm").await;
+    let mut config = HostConfig::default();
+    config.lend_timeout = BUDGET;
+    let engine = engine_on(ShmTransport::new(config)).await;
+    let remote = buffer(&owner, LEN, Permission::PeersReadWrite).await;
+    let local = buffer(&engine, LEN, Permission::Local).await;
+    let (near, far) = (open(&engine, &owner).await, stopped.open(&engine).await);
+    stopped.signal("-STOP");
+    let write = Request::write(local.all().unwrap(), &far, first(&far));
+    let held = submit(&engine, vec![write.deadline(Instant::now() + BUDGET)]);
+    assert!(!held.is_terminal());
+    for _ in 0..200 {
+        let local = local.slice(0..64).unwrap();
+        let write = Request::write(local, &near, place(&remote, 0));
+        assert!(once(&engine, write).await.is_completed());
+    }
+    let waits = Instant::now();
+    let read = Request::read(local.all().unwrap(), &far, first(&far));
+    let batch = submit(&engine, vec![read]);
+    assert!(!tokio::task::block_in_place(
+        || batch.wait(Duration::from_millis(10))
+    ));
+    assert!(waits.elapsed() < BUDGET / 4, "{:?}", waits.elapsed());
+    stopped.signal("-CONT");
+    terminal(&batch).await;
+    terminal(&held).await;
+    assert!(held.outcome(0).unwrap().is_completed());
+}

@@ -2,6 +2,8 @@
 //! is not lent any more.
 
 use std::{
+    io,
+    os::fd::OwnedFd,
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering},
@@ -11,22 +13,15 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use smallvec::SmallVec;
 
-use super::{
-    Medium,
-    link::Inner,
-    session::{Registration, Session},
-};
+use super::{Medium, link::Inner, session::Session};
 
 /// How often deadlines are looked at while something is under way.
 const TICK: Duration = Duration::from_millis(20);
 /// How often it is looked what is not lent any more.
 const SWEEP: Duration = Duration::from_secs(1);
-
-/// Bytes of a mapping that are touched at a time.
-const WARMED: u64 = 16 << 20;
 
 /// What the thread looks after.
 #[derive(Debug)]
@@ -35,33 +30,33 @@ pub(super) struct Keeper<M: Medium> {
     /// Something is lent, by us or to us.
     sweeps: AtomicBool,
     more: Condvar,
+    /// Ends the thread's sleep on sockets.
+    wake: OwnedFd,
 }
 
 #[derive(Debug)]
 struct Watched<M: Medium> {
     sessions: Vec<Arc<Session<M>>>,
-    /// What was lent to us lately, and how far we have touched it.
-    cold: Vec<(Arc<Registration<M>>, u64)>,
     stopped: bool,
     running: bool,
 }
 
 impl<M: Medium> Keeper<M> {
-    pub(super) fn new() -> Self {
-        Self {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self {
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             watched: Mutex::new(Watched {
                 sessions: Vec::new(),
-                cold: Vec::new(),
                 stopped: false,
                 running: false,
             }),
             sweeps: AtomicBool::new(false),
             more: Condvar::new(),
-        }
+        })
     }
 
     /// Starts the thread, which lives no longer than `link`.
-    pub(super) fn start(self: &Arc<Self>, link: Weak<Inner<M>>) -> std::io::Result<()> {
+    pub(super) fn start(self: &Arc<Self>, link: Weak<Inner<M>>) -> io::Result<()> {
         self.watched.lock().running = true;
         let keeper = Arc::clone(self);
         let started = thread::Builder::new()
@@ -85,6 +80,7 @@ impl<M: Medium> Keeper<M> {
         if !known.into_iter().any(|known| Arc::ptr_eq(known, session)) {
             watched.sessions.push(Arc::clone(session));
             self.more.notify_all();
+            self.wake_up();
         }
     }
 
@@ -97,23 +93,23 @@ impl<M: Medium> Keeper<M> {
         }
     }
 
-    /// This was just lent to us.
-    pub(super) fn warm(&self, lent: Arc<Registration<M>>) {
-        self.watched.lock().cold.push((lent, 0));
-        self.more.notify_all();
-    }
-
     /// Ends the thread; `false`: not in time.
     pub(super) fn stop(&self, end: Instant) -> bool {
         let mut watched = self.watched.lock();
         watched.stopped = true;
         self.more.notify_all();
+        self.wake_up();
         while watched.running {
             if self.more.wait_until(&mut watched, end).timed_out() {
                 return false;
             }
         }
         true
+    }
+
+    fn wake_up(&self) {
+        // Any number will do, and a counter that is full wakes as well.
+        let _woken = rustix::io::write(&self.wake, &1_u64.to_le_bytes());
     }
 
     fn run(&self, link: &Weak<Inner<M>>) {
@@ -125,7 +121,7 @@ impl<M: Medium> Keeper<M> {
                     if watched.stopped {
                         return;
                     }
-                    if !watched.sessions.is_empty() || !watched.cold.is_empty() {
+                    if !watched.sessions.is_empty() {
                         break;
                     }
                     if self.sweeps.load(Ordering::Acquire) {
@@ -143,7 +139,6 @@ impl<M: Medium> Keeper<M> {
                 self.serve(&sessions);
             }
             drop(sessions);
-            self.warm_some();
             if swept.elapsed() >= SWEEP {
                 swept = Instant::now();
                 let Some(link) = link.upgrade() else { return };
@@ -155,38 +150,27 @@ impl<M: Medium> Keeper<M> {
         }
     }
 
-    /// Touches a part of what is cold.
-    fn warm_some(&self) {
-        let Some((lent, from)) = self.watched.lock().cold.pop() else {
-            return;
-        };
-        if lent.warm(from, WARMED) {
-            self.watched.lock().cold.push((lent, from + WARMED));
-        }
-    }
-
     /// Sleeps until one of them has something to say, and takes it.
     fn serve(&self, sessions: &[Arc<Session<M>>]) {
         let sockets: SmallVec<[_; 4]> = sessions
             .iter()
-            .filter_map(|session| session.writes.under_way())
+            .filter_map(|session| session.writes.expects())
             .collect();
         if !sockets.is_empty() {
             let fds = sockets
                 .iter()
-                .map(|socket| PollFd::new(socket, PollFlags::IN));
-            let mut fds: SmallVec<[_; 4]> = fds.collect();
-            let cold = !self.watched.lock().cold.is_empty();
-            let tick = if cold { Duration::ZERO } else { TICK };
-            let tick = Timespec::try_from(tick).expect("it is short");
+                .map(|(socket, events)| PollFd::new(&**socket, *events));
+            let wake = PollFd::new(&self.wake, PollFlags::IN);
+            let mut fds: SmallVec<[_; 4]> = fds.chain([wake]).collect();
+            let tick = Timespec::try_from(TICK).expect("it is short");
             let _woken = poll(&mut fds, Some(&tick));
+            let _empty = rustix::io::read(&self.wake, &mut [0; 8]);
         }
         for session in sessions {
             if !session.writes.look() {
                 // Whoever drives takes them.
                 thread::sleep(Duration::from_micros(100));
             }
-            session.writes.flush();
         }
         let mut watched = self.watched.lock();
         watched.sessions.retain(|session| {

@@ -105,7 +105,7 @@ impl<M: Medium> HostLink<M> {
                 sessions: ArcSwap::default(),
                 adding: Mutex::new(()),
                 stopped: AtomicBool::new(false),
-                keeper: Arc::new(Keeper::new()),
+                keeper: Arc::new(Keeper::new().map_err(system("events"))?),
             });
             let installed = Installed { inner, server };
             let inner = &installed.inner;
@@ -281,13 +281,7 @@ impl<M: Medium> Inner<M> {
             return Ok(Arc::clone(session));
         }
         let tasks = Arc::clone(&self.tasks);
-        let session = Arc::new(Session::new(
-            peer,
-            self.incarnation,
-            tasks,
-            &self.config,
-            &self.keeper,
-        ));
+        let session = Arc::new(Session::new(peer, self.incarnation, tasks, &self.config));
         let mut sessions = FxHashMap::clone(&self.sessions.load());
         sessions.insert(peer, Arc::clone(&session));
         self.sessions.store(Arc::new(sessions));
@@ -309,24 +303,14 @@ impl<M: Medium> Inner<M> {
 
     /// Gives back what is not lent any more. `true`: there is more to look after.
     pub(super) fn sweep(&self) -> bool {
+        // A session itself stays, for whoever fences or stops what it has begun.
         let mut more = false;
-        let mut idle = Vec::new();
         for session in self.sessions() {
-            let lent = session.sweep();
             session
                 .writes
                 .forget(|source| !self.buffers.contains(source));
-            more |= lent || session.writes.is_connected();
-            if !lent && session.is_over() {
-                idle.push(session.peer());
-            }
-        }
-        if !idle.is_empty() {
-            let _adding = self.adding.lock();
-            let mut sessions = FxHashMap::clone(&self.sessions.load());
-            // Whoever holds one goes on with it.
-            sessions.retain(|peer, _| !idle.contains(peer));
-            self.sessions.store(Arc::new(sessions));
+            session.writes.sweep();
+            more |= session.sweep();
         }
         more
     }

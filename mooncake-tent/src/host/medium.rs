@@ -34,9 +34,6 @@ pub(crate) trait Medium: fmt::Debug + Send + Sync + 'static {
     /// Makes `lent` readable.
     fn view(lent: Lent, file: Option<OwnedFd>, owner: &Process) -> io::Result<Self::View>;
 
-    /// Touches a range of it, so that no copy pays for that. It need not be within what was lent.
-    fn warm(_view: &Self::View, _from: u64, _length: u64) {}
-
     /// Allows `reader` to read our memory, as far as that is ours to allow.
     fn admit(reader: &Process) -> io::Result<()>;
 

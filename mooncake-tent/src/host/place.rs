@@ -4,8 +4,8 @@ use std::{fs, os::unix::fs::MetadataExt};
 
 use crate::{identity::Incarnation, platform};
 
-/// Namespaces in which names of sockets, numbers of processes and clocks mean the same.
-const NAMESPACES: [&str; 3] = ["net", "pid", "time"];
+/// Namespaces in which names of sockets, numbers of processes and users, and clocks mean the same.
+const NAMESPACES: [&str; 4] = ["net", "pid", "time", "user"];
 
 /// What two processes must have in common to reach each other.
 #[derive(Clone, Debug, PartialEq, Eq)]

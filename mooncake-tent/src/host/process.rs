@@ -8,7 +8,10 @@
 use std::{
     io,
     os::fd::{AsFd, AsRawFd, OwnedFd},
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Instant,
 };
 
@@ -20,12 +23,14 @@ use rustix::{
 /// A process that lived so short a time ago is taken to be alive.
 const LATELY: u64 = 1_000_000;
 
-/// A process, held so that its number is not mistaken for that of a later one.
+/// A process at the other end of a socket, held so that its number is not mistaken for that of a later
+/// one. It counts as alive while it keeps the socket, which closes when it executes another program.
 #[derive(Debug)]
 pub(crate) struct Process {
     pid: Pid,
     uid: u32,
     handle: OwnedFd,
+    socket: Arc<OwnedFd>,
     since: Instant,
     /// Nanoseconds after `since` at which it was last seen alive; never, once it was not.
     seen: AtomicU64,
@@ -35,7 +40,7 @@ const GONE: u64 = u64::MAX;
 
 impl Process {
     /// Who is at the other end of a socket.
-    pub(super) fn behind(socket: impl AsFd) -> io::Result<Self> {
+    pub(super) fn behind(socket: &Arc<OwnedFd>) -> io::Result<Self> {
         let (pid, uid) = credentials(socket)?;
         let pid = Pid::from_raw(pid).ok_or_else(|| {
             io::Error::new(
@@ -47,6 +52,7 @@ impl Process {
             pid,
             uid,
             handle: pidfd_open(pid, PidfdFlags::empty())?,
+            socket: Arc::clone(socket),
             since: Instant::now(),
             seen: AtomicU64::new(0),
         })
@@ -77,7 +83,11 @@ impl Process {
             return false;
         }
         let now = self.now();
-        let mut ended = [PollFd::new(&self.handle, PollFlags::IN)];
+        // Of the socket only its end is reported.
+        let mut ended = [
+            PollFd::new(&self.handle, PollFlags::IN),
+            PollFd::new(&*self.socket, PollFlags::empty()),
+        ];
         let looked = poll(&mut ended, Some(&Timespec::default()));
         let alive = !matches!(looked, Ok(n) if n > 0);
         self.seen
@@ -91,7 +101,7 @@ impl Process {
 }
 
 /// Number, which is 0 for one that has none in our namespace, and user.
-fn credentials(socket: impl AsFd) -> io::Result<(i32, u32)> {
+pub(super) fn credentials(socket: impl AsFd) -> io::Result<(i32, u32)> {
     let mut found = libc::ucred {
         pid: 0,
         uid: 0,

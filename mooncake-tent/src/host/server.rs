@@ -21,6 +21,7 @@ use rustix::{
 use super::{
     HostConfig, Lent, Medium, Process,
     place::socket_name,
+    process::credentials,
     socket,
     sources::Sources,
     wire::{self, Answer, Message, Purpose, Request, Status, TOGETHER, Write},
@@ -153,22 +154,11 @@ impl Shared {
     /// Has a thread serve a new session.
     fn admit<M: Medium>(self: &Arc<Self>, socket: OwnedFd) {
         let socket = Arc::new(socket);
-        let number = {
-            let mut sessions = self.sessions.lock();
-            // Each peer has two.
-            if sessions.open.len() >= 2 * self.config.peers || self.stopped.load(Ordering::Acquire)
-            {
-                let answer = self.welcome(Status::Full);
-                // What was not read would break the connection before the answer is.
-                let mut hello = [0; wire::BYTES];
-                let _read = socket::receive_until(&socket, &mut hello, after(PAUSE));
-                let _told = socket::send(&socket, &answer, None);
-                return;
-            }
-            sessions.next += 1;
-            let number = sessions.next;
-            sessions.open.insert(number, Arc::clone(&socket));
-            number
+        if let Err(status) = self.permits(&socket) {
+            return self.turn_away(&socket, status);
+        }
+        let Some(number) = self.seat(&socket) else {
+            return self.turn_away(&socket, Status::Full);
         };
         let open = OpenSession {
             shared: Arc::clone(self),
@@ -190,21 +180,46 @@ impl Shared {
         }
     }
 
+    /// Whether the process at the other end may reach our memory.
+    fn permits(&self, socket: &OwnedFd) -> Result<(), Status> {
+        let ours = rustix::process::geteuid().as_raw();
+        match credentials(socket) {
+            Ok((_, user)) if user == ours || self.config.users.contains(&user) => Ok(()),
+            Ok((_, user)) => {
+                tracing::debug!(user, "a process of another user may not reach our memory");
+                Err(Status::Permission)
+            }
+            Err(_) => Err(Status::Permission),
+        }
+    }
+
+    /// A number for one more session; `None`: there are as many as we take.
+    fn seat(&self, socket: &Arc<OwnedFd>) -> Option<u64> {
+        let mut sessions = self.sessions.lock();
+        // Each peer has two.
+        let full = sessions.open.len() >= 2 * self.config.peers;
+        if full || self.stopped.load(Ordering::Acquire) {
+            return None;
+        }
+        sessions.next += 1;
+        let number = sessions.next;
+        sessions.open.insert(number, Arc::clone(socket));
+        Some(number)
+    }
+
+    fn turn_away(&self, socket: &OwnedFd, status: Status) {
+        let _told = socket::send(socket, &self.welcome(status), None);
+    }
+
     fn welcome(&self, status: Status) -> Message {
         let target = self.incarnation;
         Answer::Welcome { status, target }.encode()
     }
 
-    fn serve<M: Medium>(&self, socket: &OwnedFd) -> io::Result<()> {
+    fn serve<M: Medium>(&self, socket: &Arc<OwnedFd>) -> io::Result<()> {
         let peer = Process::behind(socket)?;
         let mut hello = [0; wire::BYTES];
         let (length, _) = socket::receive_until(socket, &mut hello, after(HELLO))?;
-        let ours = rustix::process::geteuid().as_raw();
-        if peer.uid() != ours && !self.config.users.contains(&peer.uid()) {
-            let refused = format!("user {} may not reach our memory", peer.uid());
-            socket::send(socket, &self.welcome(Status::Permission), None)?;
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, refused));
-        }
         let Ok(Request::Hello {
             purpose, target, ..
         }) = Request::decode(&hello[..length])
@@ -221,9 +236,6 @@ impl Shared {
                 self.lend::<M>(socket, &peer)
             }
             Purpose::Write => {
-                if let Err(error) = M::admit(&peer) {
-                    tracing::debug!(link = M::NAME, %error, "a peer is not admitted");
-                }
                 socket::send(socket, &welcome, None)?;
                 self.write::<M>(socket, &peer)
             }
@@ -321,11 +333,12 @@ impl Shared {
     }
 
     fn apply<M: Medium>(&self, write: &Write, sources: &Sources<M>, peer: &Process) -> Status {
-        let in_time = || {
-            let late = write.deadline != 0 && socket::now() >= write.deadline;
-            !late && !self.stopped.load(Ordering::Acquire)
-        };
-        if !in_time() {
+        let stopped = || self.stopped.load(Ordering::Acquire);
+        let late = || write.deadline != 0 && socket::now() >= write.deadline;
+        if stopped() {
+            return Status::Stopping;
+        }
+        if late() {
             return Status::Late;
         }
         let Some(end) = write.offset.checked_add(write.length) else {
@@ -342,7 +355,7 @@ impl Shared {
             Err(refusal) => return refusal.into(),
         };
         let _moving = InFlight::begin(&self.bytes_in_flight, write.length);
-        let goes_on = || in_time() && peer.is_alive();
+        let goes_on = || !stopped() && !late() && peer.is_alive();
         sources.fetch(write, &destination, peer, self.config.chunk_bytes, goes_on)
     }
 

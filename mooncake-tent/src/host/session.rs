@@ -16,7 +16,6 @@ use rustc_hash::FxHashMap;
 
 use super::{
     HostConfig, Lent, Medium, Process,
-    keeper::Keeper,
     place::socket_name,
     socket,
     wire::{self, Answer, Purpose, Request, Status},
@@ -40,7 +39,6 @@ pub(super) struct Session<M: Medium> {
     initiator: Incarnation,
     config: HostConfig,
     lender: Mutex<Lender>,
-    keeper: Arc<Keeper<M>>,
     views: ArcSwap<Views<M>>,
     pub(super) writes: Writes<M>,
     /// What was asked before one of them is not begun after it.
@@ -70,7 +68,7 @@ struct Owner {
 
 #[derive(Debug, Default)]
 struct Lender {
-    open: Option<(OwnedFd, Arc<Owner>)>,
+    open: Option<(Arc<OwnedFd>, Arc<Owner>)>,
     /// Until when it is not asked, and why.
     rests: Option<(Instant, Reason)>,
 }
@@ -97,11 +95,9 @@ impl<M: Medium> Session<M> {
         initiator: Incarnation,
         tasks: Tasks,
         config: &HostConfig,
-        keeper: &Arc<Keeper<M>>,
     ) -> Self {
         Self {
             peer,
-            keeper: Arc::clone(keeper),
             initiator,
             config: config.clone(),
             lender: Mutex::default(),
@@ -129,8 +125,7 @@ impl<M: Medium> Session<M> {
     /// What is asked before this has ended, or never begins, when it returns well.
     pub(super) fn fence(&self, end: Instant) -> bool {
         self.fences.fetch_add(1, Ordering::AcqRel);
-        self.writes
-            .end_waiting(&Reason::Broken("the peer was fenced meanwhile".into()));
+        self.writes.fence();
         self.drain(end)
     }
 
@@ -162,10 +157,13 @@ impl<M: Medium> Session<M> {
         if let Some(reason) = lender.rests() {
             return Err(reason);
         }
+        if let Err(reason) = self.connected(&mut lender, end) {
+            lender.rests = Some((after(REST), reason.clone()));
+            return Err(reason);
+        }
         match self.ask(&mut lender, registration, generation, end) {
             Ok(lent) => {
                 let lent = Arc::new(lent);
-                self.keeper.warm(Arc::clone(&lent));
                 self.views.rcu(|views| {
                     let mut views = Views::clone(views);
                     views.insert((registration, generation), Arc::clone(&lent));
@@ -174,10 +172,9 @@ impl<M: Medium> Session<M> {
                 Ok(lent)
             }
             Err(reason) => {
-                if matches!(reason, Reason::Unreachable(_) | Reason::OtherIncarnation) {
+                if !is_refusal(&reason) {
                     // An answer may come that nobody waits for any more.
                     lender.open = None;
-                    lender.rests = Some((after(REST), reason.clone()));
                 }
                 Err(reason)
             }
@@ -197,12 +194,20 @@ impl<M: Medium> Session<M> {
         generation: Generation,
         end: Instant,
     ) -> Result<Registration<M>, Reason> {
-        let (socket, owner) = self.connected(lender, end)?;
+        let (socket, owner) = self.connected(lender, end)?.clone();
         let request = Request::Lend {
             registration,
             generation,
         };
-        let (answer, file) = exchange(socket, request, end)?;
+        let begun = Instant::now();
+        let answered = exchange(&socket, request, end);
+        if let Err(reason) = &answered
+            && begun.elapsed() >= self.config.lend_timeout / 2
+        {
+            // Others need not wait as long for the same silence.
+            lender.rests = Some((after(REST), reason.clone()));
+        }
+        let (answer, file) = answered?;
         let Answer::Lent {
             status,
             mark,
@@ -216,11 +221,10 @@ impl<M: Medium> Session<M> {
             return Err(reason);
         }
         let lent = Lent { length, address };
-        let owner = Arc::clone(owner);
         let view = match M::view(lent, file, &owner.process) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 // It may not have allowed us yet.
-                let (answer, _) = exchange(socket, Request::Admit, end)?;
+                let (answer, _) = exchange(&socket, Request::Admit, end)?;
                 if answer != Answer::Admitted(Status::Done) {
                     return Err(unreachable(&error));
                 }
@@ -240,7 +244,7 @@ impl<M: Medium> Session<M> {
         &self,
         lender: &'a mut Lender,
         end: Instant,
-    ) -> Result<&'a (OwnedFd, Arc<Owner>), Reason> {
+    ) -> Result<&'a (Arc<OwnedFd>, Arc<Owner>), Reason> {
         if self.stopped.load(Ordering::Acquire) {
             return Err(Reason::Stopped);
         }
@@ -257,9 +261,9 @@ impl<M: Medium> Session<M> {
         Ok(lender.open.as_ref().expect("it was just opened"))
     }
 
-    fn connect(&self, end: Instant) -> Result<(OwnedFd, Arc<Owner>), Reason> {
+    fn connect(&self, end: Instant) -> Result<(Arc<OwnedFd>, Arc<Owner>), Reason> {
         let socket = socket::connect(&socket_name(M::NAME, self.peer));
-        let socket = socket.map_err(|error| unreachable(&error))?;
+        let socket = Arc::new(socket.map_err(|error| unreachable(&error))?);
         let process = trusted(&socket, &self.config)?;
         let hello = Request::Hello {
             purpose: Purpose::Lend,
@@ -303,7 +307,8 @@ impl<M: Medium> Session<M> {
 
     fn begin(&self, fences: u64) -> Option<RwLockReadGuard<'_, ()>> {
         let copying = self.copying.read();
-        (self.fences() == fences).then_some(copying)
+        let wanted = self.fences() == fences && !self.stopped.load(Ordering::Acquire);
+        wanted.then_some(copying)
     }
 
     /// Forgets what is not lent any more, so that its memory goes back to the system. `true`: there is
@@ -318,18 +323,13 @@ impl<M: Medium> Session<M> {
                     .collect::<Views<M>>()
             });
         }
-        !self.views.load().is_empty()
-    }
-
-    /// Its process has ended, and nothing is under way.
-    pub(super) fn is_over(&self) -> bool {
-        let open = |lender: &Lender| {
-            let owner = lender.open.as_ref().map(|(_, owner)| owner);
-            owner.is_some_and(|owner| owner.process.is_alive())
-        };
-        self.writes.is_empty()
-            && !self.writes.is_connected()
-            && self.lender.try_lock().is_some_and(|lender| !open(&lender))
+        if let Some(mut lender) = self.lender.try_lock() {
+            lender.open = lender
+                .open
+                .take()
+                .filter(|(_, owner)| owner.process.is_alive_now());
+        }
+        !self.views.load().is_empty() || self.connections() > 0
     }
 
     /// Our connections with it.
@@ -360,29 +360,22 @@ impl<M: Medium> Session<M> {
 }
 
 impl<M: Medium> Registration<M> {
-    /// Touches a range of it; `false`: that was beyond its end.
-    pub(super) fn warm(&self, from: u64, length: u64) -> bool {
-        let within = from < self.length && self.check().is_ok();
-        if within {
-            M::warm(&self.view, from, length);
-        }
-        within
-    }
-
     /// It is still what was lent.
     fn check(&self) -> Result<(), Reason> {
         if !self.owner.marks.is_open(self.mark) {
             return Err(Reason::StaleGeneration);
         }
         if !self.owner.process.is_alive() {
-            return Err(Reason::Unreachable("its process has ended".into()));
+            return Err(Reason::Unreachable(
+                "its process has ended, or does not serve us any more".into(),
+            ));
         }
         Ok(())
     }
 }
 
 /// The process behind a socket, if it is one that may be there.
-pub(super) fn trusted(socket: &OwnedFd, config: &HostConfig) -> Result<Process, Reason> {
+pub(super) fn trusted(socket: &Arc<OwnedFd>, config: &HostConfig) -> Result<Process, Reason> {
     let process = Process::behind(socket).map_err(|error| unreachable(&error))?;
     let ours = rustix::process::geteuid().as_raw();
     match process.uid() {
@@ -409,15 +402,35 @@ fn exchange(
     request: Request,
     end: Instant,
 ) -> Result<(Answer, Option<OwnedFd>), Reason> {
-    socket::send(socket, &request.encode(), None).map_err(|error| unreachable(&error))?;
+    // Who turns us away may have closed already; its answer is there all the same.
+    let sent = socket::send(socket, &request.encode(), None);
     let mut message = [0; wire::BYTES];
-    let received = socket::receive_until(socket, &mut message, end);
-    let (length, file) = received.map_err(|error| unreachable(&error))?;
+    let mut received = socket::receive_until(socket, &mut message, end);
+    if matches!(&received, Err(error) if error.kind() == io::ErrorKind::ConnectionReset) {
+        received = socket::receive_until(socket, &mut message, end);
+    }
+    let (length, file) = match (sent, received) {
+        (Err(error), Err(_) | Ok((0, _))) | (Ok(()), Err(error)) => {
+            return Err(unreachable(&error));
+        }
+        (_, Ok(received)) => received,
+    };
     if length == 0 {
         return Err(Reason::Unreachable("it has ended the session".into()));
     }
     let answer = Answer::decode(&message[..length]).map_err(|_| protocol())?;
     Ok((answer, file))
+}
+
+/// The peer has answered, and may be asked for something else.
+fn is_refusal(reason: &Reason) -> bool {
+    matches!(
+        reason,
+        Reason::OutOfBounds
+            | Reason::Permission
+            | Reason::StaleGeneration
+            | Reason::UnknownRegistration
+    )
 }
 
 fn no_answer() -> Reason {

@@ -22,6 +22,9 @@ use crate::{
     transport::{Op, Outcome, Posting, SubBatch, TaskRef},
 };
 
+/// So many of the longest reads that are done at once are done in one submission.
+const INLINE: u64 = 4;
+
 #[derive(Debug)]
 pub(super) struct HostSubBatch<M: Medium> {
     link: Arc<Inner<M>>,
@@ -39,7 +42,8 @@ impl<M: Medium> HostSubBatch<M> {
         }
     }
 
-    fn read(&self, task: TaskRef, session: &Arc<Session<M>>, spec: Posting) {
+    /// Does a read of what is known, if `inline` leaves room for it, or leaves it to who waits.
+    fn read(&self, task: TaskRef, session: &Arc<Session<M>>, spec: Posting, inline: &mut u64) {
         let read = Read {
             task,
             fences: session.fences(),
@@ -51,9 +55,11 @@ impl<M: Medium> HostSubBatch<M> {
             local: spec.local,
             deadline: spec.deadline,
         };
-        let known = session.known(read.registration, read.generation).is_some();
-        if known && read.length <= self.link.config().inline_bytes {
-            read.run(self.link.tasks());
+        let small = read.length <= self.link.config().inline_bytes.min(*inline);
+        let known = || session.known(read.registration, read.generation);
+        if small && let Some(known) = known() {
+            *inline -= read.length;
+            read.run_from(&known, self.link.tasks());
         } else {
             self.link.lends();
             self.work.push(read);
@@ -88,6 +94,7 @@ impl<M: Medium> HostSubBatch<M> {
                 deadline: spec.deadline,
                 ended: false,
                 offered_again: false,
+                fences: 0,
             });
         }
         let mut writing = self.writing.lock();
@@ -111,6 +118,8 @@ fn hopeless(spec: &Posting) -> Option<Outcome> {
 impl<M: Medium> SubBatch for HostSubBatch<M> {
     fn submit_transfer_tasks(&self, tasks: &[TaskRef]) -> Result<()> {
         let mut last: Option<Arc<Session<M>>> = None;
+        // Whoever submits much is not held up by all of it.
+        let mut inline = self.link.config().inline_bytes.saturating_mul(INLINE);
         for task in tasks {
             let Some(spec) = self.link.tasks().posting(*task) else {
                 continue;
@@ -131,7 +140,7 @@ impl<M: Medium> SubBatch for HostSubBatch<M> {
                 }
             };
             match spec.op {
-                Op::Read => self.read(*task, &session, spec),
+                Op::Read => self.read(*task, &session, spec, &mut inline),
                 Op::Write => self.write(*task, &session, spec),
             }
             last = Some(session);
@@ -159,7 +168,9 @@ impl<M: Medium> SubBatch for HostSubBatch<M> {
 
     fn drive(&self, budget: Duration) -> bool {
         if let Some(read) = self.work.pop() {
-            read.run(self.link.tasks());
+            if let Some(read) = read.run_within(budget, self.link.tasks()) {
+                self.work.put_back(read);
+            }
             return true;
         }
         let mut driven = false;

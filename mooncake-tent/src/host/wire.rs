@@ -116,9 +116,11 @@ pub(super) enum Status {
     Interrupted,
     /// The source could not be read to its end.
     Unreadable,
+    /// The target is shutting down. Nothing was touched.
+    Stopping,
 }
 
-const STATUSES: [Status; 11] = [
+const STATUSES: [Status; 12] = [
     Status::Done,
     Status::OutOfBounds,
     Status::Permission,
@@ -130,6 +132,7 @@ const STATUSES: [Status; 11] = [
     Status::Late,
     Status::Interrupted,
     Status::Unreadable,
+    Status::Stopping,
 ];
 
 impl From<Refusal> for Status {
@@ -152,7 +155,8 @@ impl Status {
             Self::Permission => Reason::Permission,
             Self::StaleGeneration => Reason::StaleGeneration,
             Self::UnknownRegistration => Reason::UnknownRegistration,
-            Self::UnknownSource => Reason::Broken("the peer has forgotten our memory".into()),
+            Self::UnknownSource => Reason::Unreachable("the peer cannot reach our memory".into()),
+            Self::Stopping => Reason::Unreachable("the peer is shutting down".into()),
             Self::OtherIncarnation => Reason::OtherIncarnation,
             Self::Full => Reason::Unreachable("it has all the sessions that it takes".into()),
             Self::Late | Self::Interrupted => Reason::TimedOut,

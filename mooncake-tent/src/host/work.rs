@@ -13,7 +13,10 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 
-use super::{Medium, session::Session};
+use super::{
+    Medium,
+    session::{Registration, Session},
+};
 use crate::{
     error::{Reason, Stage, TransferError},
     identity::{Generation, RegistrationId},
@@ -37,37 +40,80 @@ pub(super) struct Read<M: Medium> {
     pub(super) deadline: Option<Instant>,
 }
 
+/// Without a deadline, how long a peer may take to lend something.
+const LONG: Duration = Duration::from_secs(1);
+
+/// Why a read did not bring what was asked for.
+enum Failure {
+    /// The peer did not lend it.
+    NotLent(Reason),
+    /// It began, or need not.
+    End(Outcome),
+}
+
 impl<M: Medium> Read<M> {
-    /// Does it, and tells the task.
+    /// Does it, and tells the task. Waits for the peer to lend what it has not lent yet.
     pub(super) fn run(self, tasks: &Tasks) {
-        let end = match self.copy(tasks) {
+        let patience = self.deadline.unwrap_or_else(|| after(LONG));
+        let done = self.within(patience, tasks);
+        self.tell(done, tasks);
+    }
+
+    /// As [`run`](Self::run), but gives up waiting when the budget is over: then it comes back.
+    pub(super) fn run_within(self, budget: Duration, tasks: &Tasks) -> Option<Self> {
+        let end = after(budget);
+        let deadline = self.deadline.unwrap_or_else(|| after(LONG));
+        let done = self.within(end.min(deadline), tasks);
+        let early = end < deadline && Instant::now() >= end;
+        if early && matches!(done, Err(Failure::NotLent(_))) {
+            return Some(self);
+        }
+        self.tell(done, tasks);
+        None
+    }
+
+    /// Does it out of what was lent before, and tells the task.
+    pub(super) fn run_from(self, from: &Registration<M>, tasks: &Tasks) {
+        let done = self.copy(from, tasks).map_err(Failure::End);
+        self.tell(done, tasks);
+    }
+
+    fn tell(self, done: Result<(), Failure>, tasks: &Tasks) {
+        let end = match done {
             Ok(()) => Outcome::Completed { bytes: self.length },
-            Err(end) => end,
+            Err(Failure::End(end)) => end,
+            Err(Failure::NotLent(reason)) => {
+                let peer = self.session.peer();
+                match self.deadline.is_some_and(|end| end <= Instant::now()) {
+                    true => Outcome::timed_out(Stage::Connect, peer),
+                    false => {
+                        let error = TransferError::unstarted(reason, Stage::Admit, Some(peer));
+                        Outcome::Failed(error)
+                    }
+                }
+            }
         };
         let task = self.task;
+        // Its leases end before anybody is told.
         drop(self);
         tasks.finish(task, end, true);
     }
 
-    fn copy(&self, tasks: &Tasks) -> Result<(), Outcome> {
+    fn within(&self, end: Instant, tasks: &Tasks) -> Result<(), Failure> {
+        self.still_wanted(tasks, 0).map_err(Failure::End)?;
+        let from = self
+            .session
+            .registration(self.registration, self.generation, end)
+            .map_err(Failure::NotLent)?;
+        self.copy(&from, tasks).map_err(Failure::End)
+    }
+
+    fn copy(&self, from: &Registration<M>, tasks: &Tasks) -> Result<(), Outcome> {
         self.still_wanted(tasks, 0)?;
         let unstarted = |reason, stage| {
             let peer = Some(self.session.peer());
             Outcome::Failed(TransferError::unstarted(reason, stage, peer))
         };
-        let patience = self
-            .deadline
-            .unwrap_or_else(|| after(Duration::from_secs(1)));
-        let from = self
-            .session
-            .registration(self.registration, self.generation, patience)
-            .map_err(|reason| {
-                let late = self.deadline.is_some_and(|end| end <= Instant::now());
-                match late {
-                    true => Outcome::timed_out(Stage::Connect, self.session.peer()),
-                    false => unstarted(reason, Stage::Admit),
-                }
-            })?;
         let end = self.offset.checked_add(self.length);
         if end.is_none_or(|end| end > from.length) {
             return Err(unstarted(Reason::OutOfBounds, Stage::Admit));
@@ -84,7 +130,7 @@ impl<M: Medium> Read<M> {
                 let into = local.piece_of(at..next);
                 let copied = self
                     .session
-                    .copy(&from, self.offset + done, into, self.fences);
+                    .copy(from, self.offset + done, into, self.fences);
                 copied.map_err(|error| {
                     let end = unstarted(error.reason, Stage::Admit);
                     match error.untouched && done == 0 {
@@ -139,6 +185,10 @@ impl<M: Medium> Work<M> {
 
     pub(super) fn pop(&self) -> Option<Read<M>> {
         self.reads.lock().pop_front()
+    }
+
+    pub(super) fn put_back(&self, read: Read<M>) {
+        self.reads.lock().push_front(read);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -201,8 +251,19 @@ impl<M: Medium> Pool<M> {
         if work.is_empty() || work.given.swap(true, Ordering::AcqRel) {
             return;
         }
-        self.queue.lock().work.push_back(Arc::clone(work));
-        self.more.notify_one();
+        {
+            let mut queue = self.queue.lock();
+            if !queue.stopped {
+                queue.work.push_back(Arc::clone(work));
+                self.more.notify_one();
+                return;
+            }
+        }
+        // No thread will: their sessions begin nothing any more.
+        work.given.store(false, Ordering::Release);
+        while let Some(read) = work.pop() {
+            read.run(&self.tasks);
+        }
     }
 
     fn run(&self) {

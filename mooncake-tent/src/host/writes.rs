@@ -58,6 +58,8 @@ struct Sender {
     /// In the order in which they were sent, which is that of the answers.
     sent: VecDeque<Posted>,
     next_tag: u64,
+    /// How many fences there were.
+    fences: u64,
     stopped: bool,
     /// Sessions that we ended, whose peer may still copy.
     ending: Vec<Ending>,
@@ -80,6 +82,8 @@ pub(super) struct Posted {
     /// Its task was told of its end, but not that it is quiet.
     pub(super) ended: bool,
     pub(super) offered_again: bool,
+    /// How many fences there were when it was posted.
+    pub(super) fences: u64,
 }
 
 impl<M: Medium> Writes<M> {
@@ -110,13 +114,14 @@ impl<M: Medium> Writes<M> {
     }
 
     /// Adds a write; [`flush`](Self::flush) sends it.
-    pub(super) fn post(&self, posted: Posted) {
+    pub(super) fn post(&self, mut posted: Posted) {
         self.open.fetch_add(1, Ordering::AcqRel);
         let mut sender = self.sender.lock();
         if sender.stopped {
             let error = TransferError::unstarted(Reason::Stopped, Stage::Post, Some(self.peer));
             return self.end_unsent(posted, Outcome::Failed(error));
         }
+        posted.fences = sender.fences;
         sender.waiting.push_back(posted);
     }
 
@@ -129,10 +134,11 @@ impl<M: Medium> Writes<M> {
     }
 
     fn flush_locked(&self, sender: &mut Sender) -> Result<(), Reason> {
-        while !sender.waiting.is_empty() && sender.sent.len() < self.config.window {
+        let window = self.config.window.max(1);
+        while !sender.waiting.is_empty() && sender.sent.len() < window {
             self.connect(sender)?;
             let socket = Arc::clone(sender.socket.as_ref().expect("it is connected"));
-            let room = (self.config.window - sender.sent.len()).min(TOGETHER);
+            let room = (window - sender.sent.len()).min(TOGETHER);
             let mut packet = [[0; wire::BYTES]; TOGETHER];
             let mut count = 0;
             for posted in sender.waiting.iter_mut().take(room) {
@@ -145,11 +151,22 @@ impl<M: Medium> Writes<M> {
             }
             if count == 0 {
                 let first = sender.waiting.front().expect("it is not empty");
-                if !offer::<M>(&socket, first)? {
-                    return Ok(());
-                }
                 let source = first.write.source;
-                sender.offered.insert(source);
+                match offer::<M>(&socket, first) {
+                    Ok(true) => {
+                        sender.offered.insert(source);
+                    }
+                    Ok(false) => return Ok(()),
+                    Err(Reason::Unreachable(why)) => {
+                        // Its memory cannot be offered; that of others can.
+                        let first = sender.waiting.pop_front().expect("it was just there");
+                        let reason = Reason::Unreachable(why);
+                        let peer = Some(self.peer);
+                        let error = TransferError::unstarted(reason, Stage::Post, peer);
+                        self.end_unsent(first, Outcome::Failed(error));
+                    }
+                    Err(reason) => return Err(reason),
+                }
                 continue;
             }
             if !sent(&socket, packet[..count].as_flattened(), None)? {
@@ -167,7 +184,7 @@ impl<M: Medium> Writes<M> {
             return Ok(());
         }
         let socket = socket::connect(&socket_name(M::NAME, self.peer));
-        let socket = socket.map_err(|error| unreachable(&error))?;
+        let socket = Arc::new(socket.map_err(|error| unreachable(&error))?);
         let process = trusted(&socket, &self.config)?;
         if let Err(error) = M::admit(&process) {
             tracing::debug!(link = M::NAME, %error, "a peer is not admitted");
@@ -179,7 +196,7 @@ impl<M: Medium> Writes<M> {
         };
         // Its answer is awaited with those of the writes.
         sent(&socket, &hello.encode(), None)?;
-        sender.socket = Some(Arc::new(socket));
+        sender.socket = Some(socket);
         (sender.welcomed, sender.refused) = (false, false);
         sender.next_tag = 0;
         Ok(())
@@ -190,12 +207,14 @@ impl<M: Medium> Writes<M> {
         let Some(mut spin) = self.receiver.try_lock() else {
             return false;
         };
-        let Some(socket) = self.under_way() else {
+        self.settle();
+        self.flush();
+        let Some((socket, events)) = self.expects() else {
             return false;
         };
         let taken = spin.until(|| self.receive(&socket));
         if taken.is_none() {
-            socket::wait(&socket, PollFlags::IN, budget.min(TICK));
+            socket::wait(&socket, events, budget.min(TICK));
             let _taken = self.receive(&socket);
         }
         self.end_overdue(Instant::now());
@@ -207,18 +226,33 @@ impl<M: Medium> Writes<M> {
         let Some(_spin) = self.receiver.try_lock() else {
             return false;
         };
-        if let Some(socket) = self.under_way() {
+        self.settle();
+        if let Some((socket, _)) = self.expects() {
             let _taken = self.receive(&socket);
         }
+        self.flush();
         self.end_overdue(Instant::now());
         true
     }
 
-    /// The socket on which answers are expected.
-    pub(super) fn under_way(&self) -> Option<Arc<OwnedFd>> {
+    /// The socket on which something is expected, and what.
+    pub(super) fn expects(&self) -> Option<(Arc<OwnedFd>, PollFlags)> {
         let sender = self.sender.lock();
-        let socket = sender.socket.as_ref().filter(|_| !sender.sent.is_empty());
-        socket.cloned()
+        let socket = sender.socket.as_ref()?;
+        let mut events = PollFlags::empty();
+        if !sender.sent.is_empty() {
+            events |= PollFlags::IN;
+        }
+        if !sender.waiting.is_empty() && sender.sent.len() < self.config.window.max(1) {
+            events |= PollFlags::OUT;
+        }
+        (!events.is_empty()).then(|| (Arc::clone(socket), events))
+    }
+
+    /// Something was sent that has not been answered.
+    fn is_under_way(&self) -> bool {
+        let sender = self.sender.lock();
+        sender.socket.is_some() && !sender.sent.is_empty()
     }
 
     /// `Some`: something came.
@@ -267,7 +301,8 @@ impl<M: Medium> Writes<M> {
         match answer {
             Answer::Wrote { tag, status } if Some(tag) == expected => {
                 let mut posted = sender.sent.pop_front().expect("it is expected");
-                if status == Status::UnknownSource && !posted.offered_again && !posted.ended {
+                let again = !posted.offered_again && !posted.ended && !sender.stopped;
+                if status == Status::UnknownSource && again && posted.fences == sender.fences {
                     sender.offered.remove(&posted.write.source);
                     posted.offered_again = true;
                     sender.waiting.push_front(posted);
@@ -365,6 +400,7 @@ impl<M: Medium> Writes<M> {
     /// The session is over. The peer closes it after its last copy, as does the system when its process
     /// ends: then all is quiet.
     fn break_off(&self, sender: &mut Sender, reason: &Reason) {
+        self.take_the_rest(sender);
         tracing::debug!(link = M::NAME, peer = %self.peer, %reason, "writes broke off");
         let (reason, stage) = match (sender.welcomed, reason) {
             (true, reason) => (reason.clone(), Stage::Post),
@@ -405,6 +441,39 @@ impl<M: Medium> Writes<M> {
         }
     }
 
+    /// Takes the answers of a session that broke: the news of its end comes before them.
+    fn take_the_rest(&self, sender: &mut Sender) {
+        let Some(socket) = sender.socket.clone() else {
+            return;
+        };
+        let mut packet = [0; wire::BYTES * TOGETHER];
+        let mut errors = 0;
+        while errors < 2 {
+            match socket::receive(&socket, &mut packet) {
+                Ok((0, _)) => return,
+                Ok((length, _)) if self.take(sender, &packet[..length]).is_ok() => {}
+                Ok(_) => return,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                Err(_) => errors += 1,
+            }
+        }
+    }
+
+    /// Notices that the peer of an idle session has gone.
+    pub(super) fn sweep(&self) {
+        let mut sender = self.sender.lock();
+        let gone = sender
+            .socket
+            .as_ref()
+            .is_some_and(|socket| has_closed(socket));
+        if gone && sender.sent.is_empty() && sender.waiting.is_empty() {
+            self.break_off(
+                &mut sender,
+                &Reason::Broken("the peer has ended the session".into()),
+            );
+        }
+    }
+
     /// Settles what was under way in sessions that we ended, once their peer has closed them. `true`:
     /// some have not been.
     pub(super) fn settle(&self) -> bool {
@@ -421,8 +490,14 @@ impl<M: Medium> Writes<M> {
         !sender.ending.is_empty()
     }
 
+    /// Nothing that was posted before is sent after this.
+    pub(super) fn fence(&self) {
+        self.sender.lock().fences += 1;
+        self.end_waiting(&Reason::Broken("the peer was fenced meanwhile".into()));
+    }
+
     /// Ends what the peer has not got.
-    pub(super) fn end_waiting(&self, reason: &Reason) {
+    fn end_waiting(&self, reason: &Reason) {
         let mut sender = self.sender.lock();
         for posted in std::mem::take(&mut sender.waiting) {
             let error = TransferError::unstarted(reason.clone(), Stage::Post, Some(self.peer));
@@ -432,11 +507,11 @@ impl<M: Medium> Writes<M> {
 
     /// Waits until all that was sent has been answered, or cannot be any more.
     pub(super) fn drain(&self, end: Instant) -> bool {
-        while self.settle() || self.under_way().is_some() {
+        while self.settle() || self.is_under_way() {
             if Instant::now() >= end {
                 return false;
             }
-            if let Some(socket) = self.under_way() {
+            if let Some((socket, _)) = self.expects() {
                 socket::wait(&socket, PollFlags::IN, Duration::from_millis(1));
             } else {
                 std::thread::sleep(Duration::from_millis(1));

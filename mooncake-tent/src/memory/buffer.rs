@@ -32,12 +32,13 @@ pub struct LocalBuffer {
     id: RegistrationId,
     permission: Permission,
     location: String,
+    /// Closed before the memory goes.
+    #[cfg(feature = "host")]
+    mark: Option<Marked>,
     memory: Memory,
     /// Generation in the upper half; [`CLOSED`] in bit 31; leases in the bits below.
     state: AtomicU64,
     quiet: Notify,
-    #[cfg(feature = "host")]
-    mark: Option<Marked>,
     /// A bit for the place of each link of the engine that carries it.
     links: AtomicU64,
 }

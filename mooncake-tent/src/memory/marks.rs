@@ -181,15 +181,21 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 /// shrinks.
 pub(crate) fn map_sealed(file: BorrowedFd<'_>, len: u64) -> io::Result<MmapRaw> {
     let seals = rustix::fs::fcntl_get_seals(file)?;
-    let size = rustix::fs::fstat(file)?.st_size;
-    if !seals.contains(SealFlags::SHRINK) || u64::try_from(size).is_ok_and(|size| size < len) {
+    let stat = rustix::fs::fstat(file)?;
+    // Of huge pages only whole ones are mapped.
+    let block = u64::try_from(stat.st_blksize).unwrap_or(1).max(1);
+    let size = u64::try_from(stat.st_size).unwrap_or(0);
+    let whole = len.checked_next_multiple_of(block).filter(|_| len <= size);
+    // Who could still write could also punch holes, and a hole that cannot be filled kills as well.
+    let sealed = seals.contains(SealFlags::SHRINK)
+        && seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE);
+    let (Some(whole), true) = (whole, sealed) else {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
-            format!("a peer's file of {size} bytes that may shrink, for {len}"),
+            format!("a peer's file of {size} bytes with seals {seals:?}, for {len}"),
         ));
-    }
-    // Of huge pages only whole ones are mapped.
-    let len = usize::try_from(size).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    };
+    let len = usize::try_from(whole.min(size)).map_err(|_| io::ErrorKind::OutOfMemory)?;
     MmapOptions::new().len(len).map_raw_read_only(&file)
 }
 
@@ -233,6 +239,8 @@ mod tests {
         file.set_len(BYTES as u64).unwrap();
         assert!(PeerMarks::map(file.as_fd()).is_err(), "it may shrink");
         rustix::fs::fcntl_add_seals(&file, SEALS).unwrap();
+        assert!(PeerMarks::map(file.as_fd()).is_err(), "it may get holes");
+        rustix::fs::fcntl_add_seals(&file, SealFlags::FUTURE_WRITE).unwrap();
         assert!(PeerMarks::map(file.as_fd()).is_ok());
         assert!(
             map_sealed(file.as_fd(), BYTES as u64 + 1).is_err(),

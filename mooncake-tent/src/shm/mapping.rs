@@ -5,7 +5,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
-use memmap2::{Advice, MmapRaw};
+use memmap2::MmapRaw;
 
 use super::copy::stream;
 use crate::{
@@ -39,16 +39,6 @@ impl Medium for Mapped {
             io::Error::new(io::ErrorKind::InvalidData, "no file came with what is lent")
         })?;
         map_sealed(file.as_fd(), lent.length)
-    }
-
-    fn warm(view: &MmapRaw, from: u64, length: u64) {
-        let len = view.len();
-        let from = usize::try_from(from).map_or(len, |from| from.min(len));
-        let length = usize::try_from(length).map_or(len, |length| length.min(len - from));
-        if length > 0 {
-            // What cannot be touched now is touched when it is copied.
-            let _warm = view.advise_range(Advice::PopulateRead, from, length);
-        }
     }
 
     fn admit(_reader: &Process) -> io::Result<()> {
