@@ -13,6 +13,7 @@ mod pace;
 mod peer;
 mod plain;
 mod pool;
+mod readv;
 #[cfg(target_arch = "x86_64")]
 mod streaming;
 mod walk;
@@ -39,6 +40,7 @@ use memory::Copier;
 use peer::Peer;
 use plain::Plain;
 use pool::Pool;
+use readv::Readv;
 
 /// Blocks that may be submitted together.
 pub const MOST_BATCH: u64 = plain::MOST_BATCH;
@@ -70,6 +72,8 @@ pub struct Measurement<'a> {
     /// Whose callers sleep, and whose callers look.
     tcp: [Option<Engine<'a>>; 2],
     in_process: Option<Engine<'a>>,
+    /// Of the last case within this host.
+    on_host: Option<(Transport, bool, Engine<'a>)>,
     /// With the file that it reads and writes.
     file: Option<(Engine<'a>, Arc<BenchFile>)>,
     /// Where files are made.
@@ -143,6 +147,7 @@ impl<'a> Measurement<'a> {
             pool: Pool::default(),
             tcp: [None, None],
             in_process: None,
+            on_host: None,
             file: None,
             folder: None,
             wheel: None,
@@ -185,6 +190,30 @@ impl<'a> Measurement<'a> {
                 let engine = self.tcp(case.poll)?;
                 beside(case, &conditions, engine, limit, cpp)
             }
+            Transport::Shm => {
+                let limit = match case.against {
+                    Against::Plain if case.is_streamed() => {
+                        Some(streaming(case, &conditions, &self.pool)?)
+                    }
+                    Against::Plain => Some(Copier::memcpy(case, &conditions, &self.pool)?),
+                    Against::OneThread => None,
+                };
+                let cpp = cpp(case, &conditions, self.wheel.as_ref())?;
+                let engine = self.on_host(case)?;
+                beside(case, &conditions, engine, limit, cpp)
+            }
+            Transport::Cma => {
+                let (pool, pid) = (self.pool.clone(), self.peers.engine.pid());
+                let engine = self.on_host(case)?;
+                let limit = match case.against {
+                    Against::Plain => {
+                        let place = (pid, engine.address());
+                        Some(Readv::new(case, &conditions, &pool, place)?)
+                    }
+                    Against::OneThread => None,
+                };
+                beside(case, &conditions, engine, limit, None)
+            }
             Transport::InProcess => {
                 let limit = match case.against {
                     Against::Plain => Some(Copier::memcpy(case, &conditions, &self.pool)?),
@@ -220,7 +249,8 @@ impl<'a> Measurement<'a> {
     /// The engine whose callers sleep, or that whose callers look.
     fn tcp(&mut self, poll: bool) -> Result<&mut Engine<'a>, Failure> {
         // They share a target, whose memory is prepared for one of them.
-        for engine in self.tcp.iter_mut().flatten() {
+        let on_host = self.on_host.iter_mut().map(|(.., engine)| engine);
+        for engine in self.tcp.iter_mut().flatten().chain(on_host) {
             engine.forget();
         }
         let place = &mut self.tcp[usize::from(poll)];
@@ -232,6 +262,22 @@ impl<'a> Measurement<'a> {
                 Ok(place.insert(engine))
             }
         }
+    }
+
+    /// An engine over a link within this host.
+    fn on_host(&mut self, case: &Case) -> Result<&mut Engine<'a>, Failure> {
+        for engine in self.tcp.iter_mut().flatten() {
+            engine.forget();
+        }
+        let wanted = (case.transport, case.poll);
+        let fits = |made: &(Transport, bool, Engine<'_>)| (made.0, made.1) == wanted;
+        if !self.on_host.as_ref().is_some_and(fits) {
+            let peer = &self.peers.engine;
+            let engine = Engine::on_host(&self.runtime, peer, case, &self.conditions)?;
+            self.on_host = Some((case.transport, case.poll, engine));
+        }
+        let (.., engine) = self.on_host.as_mut().expect("it was just made");
+        Ok(engine)
     }
 
     fn file(&mut self) -> Result<(&mut Engine<'a>, &Arc<BenchFile>), Failure> {

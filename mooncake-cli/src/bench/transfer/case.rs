@@ -16,6 +16,10 @@ use crate::output::Failure;
 pub enum Transport {
     /// The engine, to another process over TCP.
     Tcp,
+    /// The engine, to another process of this host through its memory.
+    Shm,
+    /// The engine, to another process of this host by the kernel's copies.
+    Cma,
     /// The engine, from one buffer of this process to another.
     InProcess,
     /// The engine, to and from a file past the page cache.
@@ -84,6 +88,8 @@ impl Transport {
     pub fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
+            Self::Shm => "shm",
+            Self::Cma => "cma",
             Self::InProcess => "in-process",
             Self::File => "file",
             Self::Memory => "memory",
@@ -141,6 +147,21 @@ impl Case {
                 ..tcp(block, 16)
             }));
             cases.extend([4_097, 64 * KIB + 4, MIB + 1].map(|block| tcp(block, 16)));
+            let shm = |(block, batch)| Self::new(Transport::Shm, op, block, batch);
+            cases.push(Self {
+                poll: true,
+                ..shm((4 * KIB, 1))
+            });
+            let blocks = [
+                (64 * KIB, 1),
+                (256 * KIB, 1),
+                (MIB, 1),
+                (MIB, 16),
+                (16 * MIB, 1),
+            ];
+            cases.extend(blocks.map(shm));
+            let cma = |(block, batch)| Self::new(Transport::Cma, op, block, batch);
+            cases.extend([(256 * KIB, 1), (MIB, 1), (MIB, 16)].map(cma));
             let in_process = |block| Self::new(Transport::InProcess, op, block, 1);
             cases.extend([64 * KIB, MIB].map(in_process));
             let file = |(block, batch)| Self::new(Transport::File, op, block, batch);
@@ -166,6 +187,15 @@ impl Case {
                     && (self.op, self.block) == (Op::Read, 128 * KIB) =>
             {
                 Some(0.95)
+            }
+            (Against::Plain, 1 | 16, false)
+                if matches!(self.transport, Transport::Shm | Transport::Cma)
+                    && self.op == Op::Read
+                    && large
+                    && self.block >= 256 * KIB
+                    && self.threads == 1 =>
+            {
+                Some(0.9)
             }
             _ if self.transport != Transport::Tcp => None,
             (Against::OneThread, ..) => Some(0.95),
@@ -203,6 +233,11 @@ impl Case {
         }
     }
 
+    /// Stores past the cache are the faster way to copy it.
+    pub(super) fn is_streamed(&self) -> bool {
+        cfg!(target_arch = "x86_64") && self.block >= 64 * KIB
+    }
+
     /// A plain loop past the page cache can do it.
     pub(super) fn is_of_pages(&self) -> bool {
         self.block.is_multiple_of(4 * KIB)
@@ -215,6 +250,11 @@ impl Case {
                 1 => "1 socket".to_owned(),
                 streams => format!("{streams} sockets"),
             },
+            (Transport::Shm, Against::Plain) => match self.is_streamed() {
+                true => "streaming copy".to_owned(),
+                false => "memcpy".to_owned(),
+            },
+            (Transport::Cma, Against::Plain) => "vm_readv".to_owned(),
             (Transport::Memory, _) | (Transport::InProcess, Against::Plain) => "memcpy".to_owned(),
             (Transport::File, Against::Plain) => match self.is_of_pages() {
                 true => "file loop".to_owned(),

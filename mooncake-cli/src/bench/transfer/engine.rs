@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mooncake_tent::{
-    Batch, Buffer, FileSegment, FileTransport, LocalSlice, Memory, Permission, RegisterOptions,
-    RemoteRange, Request, Segment, TcpConfig, TcpTransport, TentEngine, TransferEngine,
+    Batch, Buffer, CmaTransport, FileSegment, FileTransport, HostConfig, LocalSlice, Memory,
+    Permission, RegisterOptions, RemoteRange, Request, Segment, ShmTransport, TcpConfig,
+    TcpTransport, TentEngine, TentEngineBuilder, TransferEngine,
 };
 use tokio::runtime::Handle;
 
 use super::super::{Contender, Sample, own_cpu};
 use super::Conditions;
-use super::case::{Case, Op};
+use super::case::{Case, Op, Transport};
 use super::contents::{check_and_wipe, fill, wipe};
 use super::file::BenchFile;
 use super::pace::{sample, together};
@@ -52,20 +53,44 @@ impl<'a> Engine<'a> {
         poll: bool,
         conditions: &Conditions,
     ) -> Result<Self, Failure> {
-        let Conditions { lanes, window, .. } = *conditions;
         let mut config = TcpConfig::default();
         config.listen = None;
-        config.lanes_per_peer = lanes as usize;
+        config.lanes_per_peer = conditions.lanes as usize;
         if poll {
             config.spin = PATIENCE;
         }
+        let builder = TentEngine::builder().transport(TcpTransport::new(config));
+        Self::to(runtime, builder, peer, conditions)
+    }
+
+    /// An engine that reaches the segment of `peer`, a process of this host, over the link of `case`.
+    pub(super) fn on_host(
+        runtime: &Handle,
+        peer: &'a Peer,
+        case: &Case,
+        conditions: &Conditions,
+    ) -> Result<Self, Failure> {
+        let mut config = HostConfig::default();
+        if case.poll {
+            config.spin = PATIENCE;
+        }
+        let builder = TentEngine::builder();
+        let builder = match case.transport {
+            Transport::Cma => builder.transport(CmaTransport::new(config)),
+            _ => builder.transport(ShmTransport::new(config)),
+        };
+        Self::to(runtime, builder, peer, conditions)
+    }
+
+    fn to(
+        runtime: &Handle,
+        builder: TentEngineBuilder,
+        peer: &'a Peer,
+        conditions: &Conditions,
+    ) -> Result<Self, Failure> {
+        let window = conditions.window;
         let opened = async {
-            let engine = TentEngine::builder()
-                .without_control()
-                .transport(TcpTransport::new(config))
-                .build()
-                .await
-                .map_err(unusable)?;
+            let engine = builder.without_control().build().await.map_err(unusable)?;
             let local = register(&engine, window, Permission::Local).await?;
             let segment = engine.open_segment(peer.address(), PATIENCE).await;
             let segment = segment.map_err(unusable)?;
@@ -140,6 +165,11 @@ impl<'a> Engine<'a> {
             conditions: *conditions,
             prepared: None,
         })
+    }
+
+    /// Where the memory that is reached begins in its process.
+    pub(super) fn address(&self) -> u64 {
+        self.address
     }
 
     /// All of our own memory.

@@ -7,7 +7,9 @@ use std::thread;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use mooncake_tent::{Buffer, Permission, TcpTransport, TentEngine, TransferEngine};
+use mooncake_tent::{
+    Buffer, CmaTransport, Permission, ShmTransport, TcpTransport, TentEngine, TransferEngine,
+};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 
@@ -111,6 +113,12 @@ impl Peer {
         &self.address
     }
 
+    /// The number of its process.
+    pub(super) fn pid(&self) -> Option<u32> {
+        let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        process.id()
+    }
+
     /// Its processor time so far.
     pub(super) fn cpu(&self) -> Result<Duration, Failure> {
         Ok(Duration::from_nanos(self.told(&Ask::Cpu)?.cpu_ns))
@@ -194,6 +202,8 @@ pub fn serve_engine(
 
 async fn offer(window: u64) -> Result<(TentEngine, Buffer), Failure> {
     let engine = TentEngine::builder()
+        .transport_if_possible(ShmTransport::default())
+        .transport_if_possible(CmaTransport::default())
         .transport(TcpTransport::default())
         .build()
         .await
