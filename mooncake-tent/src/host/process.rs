@@ -12,16 +12,16 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Instant,
 };
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::{Pid, PidfdFlags, pidfd_open},
+    time::{ClockId, clock_gettime},
 };
 
 /// A process that lived so short a time ago is taken to be alive.
-const LATELY: u64 = 1_000_000;
+const LATELY: u64 = 2_000_000;
 
 /// A process at the other end of a socket, held so that its number is not mistaken for that of a later
 /// one. It counts as alive while it keeps the socket, which closes when it executes another program.
@@ -31,8 +31,7 @@ pub(crate) struct Process {
     uid: u32,
     handle: OwnedFd,
     socket: Arc<OwnedFd>,
-    since: Instant,
-    /// Nanoseconds after `since` at which it was last seen alive; never, once it was not.
+    /// When it was last seen alive, in nanoseconds; never, once it was not.
     seen: AtomicU64,
 }
 
@@ -53,8 +52,7 @@ impl Process {
             uid,
             handle: pidfd_open(pid, PidfdFlags::empty())?,
             socket: Arc::clone(socket),
-            since: Instant::now(),
-            seen: AtomicU64::new(0),
+            seen: AtomicU64::new(now()),
         })
     }
 
@@ -74,7 +72,7 @@ impl Process {
         if seen == GONE {
             return false;
         }
-        self.now().saturating_sub(seen) < LATELY || self.is_alive_now()
+        now().saturating_sub(seen) < LATELY || self.is_alive_now()
     }
 
     /// It is alive, so its number was its own all the time.
@@ -82,7 +80,7 @@ impl Process {
         if self.seen.load(Ordering::Relaxed) == GONE {
             return false;
         }
-        let now = self.now();
+        let now = now();
         // Of the socket only its end is reported.
         let mut ended = [
             PollFd::new(&self.handle, PollFlags::IN),
@@ -94,10 +92,13 @@ impl Process {
             .store(if alive { now } else { GONE }, Ordering::Relaxed);
         alive
     }
+}
 
-    fn now(&self) -> u64 {
-        u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(GONE - 1)
-    }
+/// A clock that only the kernel's ticks move, since it is read twice for each copy.
+fn now() -> u64 {
+    let now = clock_gettime(ClockId::MonotonicCoarse);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
+    seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or_default()
 }
 
 /// Number, which is 0 for one that has none in our namespace, and user.

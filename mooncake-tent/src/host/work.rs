@@ -43,6 +43,9 @@ pub(super) struct Read<M: Medium> {
 /// Without a deadline, how long a peer may take to lend something.
 const LONG: Duration = Duration::from_secs(1);
 
+/// What was wanted before may not be any more.
+const A_WHILE: Duration = Duration::from_millis(1);
+
 /// Why a read did not bring what was asked for.
 enum Failure {
     /// The peer did not lend it.
@@ -72,7 +75,7 @@ impl<M: Medium> Read<M> {
         None
     }
 
-    /// Does it out of what was lent before, and tells the task.
+    /// Does it out of what was lent before, and tells the task, which was wanted a moment ago.
     pub(super) fn run_from(self, from: &Registration<M>, tasks: &Tasks) {
         let done = self.copy(from, tasks).map_err(Failure::End);
         self.tell(done, tasks);
@@ -101,15 +104,18 @@ impl<M: Medium> Read<M> {
 
     fn within(&self, end: Instant, tasks: &Tasks) -> Result<(), Failure> {
         self.still_wanted(tasks, 0).map_err(Failure::End)?;
+        let begun = Instant::now();
         let from = self
             .session
             .registration(self.registration, self.generation, end)
             .map_err(Failure::NotLent)?;
+        if begun.elapsed() >= A_WHILE {
+            self.still_wanted(tasks, 0).map_err(Failure::End)?;
+        }
         self.copy(&from, tasks).map_err(Failure::End)
     }
 
     fn copy(&self, from: &Registration<M>, tasks: &Tasks) -> Result<(), Outcome> {
-        self.still_wanted(tasks, 0)?;
         let unstarted = |reason, stage| {
             let peer = Some(self.session.peer());
             Outcome::Failed(TransferError::unstarted(reason, stage, peer))
