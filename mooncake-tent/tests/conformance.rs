@@ -114,6 +114,24 @@ mod chaos_over_shm {
     conformance_tests!(fixture);
 }
 
+/// A link that breaks things, with another one behind it.
+mod chaos_over_shm_before_tcp {
+    use super::*;
+
+    async fn fixture() -> Fixture {
+        let chaos = Chaos::new(ShmTransport::default(), Mischief::all(8));
+        let initiator = TentEngine::builder().patience(PATIENCE).transport(chaos);
+        let initiator = initiator.transport(TcpTransport::default());
+        let target = TentEngine::builder().patience(PATIENCE * 10);
+        let target = target.transport(ShmTransport::default());
+        let target = target.transport(TcpTransport::default());
+        let (initiator, target) = (initiator.build().await, target.build().await);
+        Fixture::new(initiator.unwrap(), target.unwrap()).with_faults()
+    }
+
+    conformance_tests!(fixture);
+}
+
 /// Small windows and slices, one lane: everything waits for everything.
 mod narrow_tcp {
     use super::*;
