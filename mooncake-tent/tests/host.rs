@@ -7,7 +7,7 @@ mod common;
 
 use std::{
     env, fs,
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Write},
     os::unix::process::CommandExt,
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
@@ -101,6 +101,10 @@ async fn an_owner() {
     let offered = buffer(&engine, LEN, Permission::PeersReadWrite).await;
     offered.memory().write_at(0, &pattern(9, LEN));
     println!("offers {}", engine.segment_name());
+    if env::var(WAY).unwrap() == "becomes another program" {
+        std::io::stdin().read_line(&mut String::new()).unwrap();
+        panic!("{}", Command::new("sleep").arg("60").exec());
+    }
     tokio::time::sleep(Duration::from_secs(60)).await;
 }
 
@@ -150,7 +154,7 @@ async fn bytes_move_between_two_processes_both_ways() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn law_07_a_process_that_was_killed_is_read_from_no_more_and_its_successor_is_found() {
+async fn law_07_a_process_that_was_killed_is_soon_read_from_no_more() {
     for link in ["shm", "cma"] {
         let owner = Owner::start(link);
         let engine = engine_called(link).await;
@@ -161,6 +165,11 @@ async fn law_07_a_process_that_was_killed_is_read_from_no_more_and_its_successor
         assert!(once(&engine, read()).await.is_completed(), "{link}");
         assert!(once(&engine, write()).await.is_completed(), "{link}");
         drop(owner);
+        // That it was alive a moment ago is believed for a moment.
+        let start = Instant::now();
+        while once(&engine, read()).await.is_completed() {
+            assert!(start.elapsed() < BUDGET, "{link}: it is read from still");
+        }
         for request in [read(), write()] {
             let batch = submit(&engine, vec![request]);
             terminal(&batch).await;
@@ -244,6 +253,40 @@ async fn law_05_memory_that_was_registered_anew_is_never_read_under_its_old_name
                 .is_completed()
         );
         assert_same(&bytes(&local, 0, LEN), &pattern(3, LEN), link);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn law_07_a_process_that_becomes_another_program_is_read_from_no_more() {
+    for link in ["shm", "cma"] {
+        let mut owner = Owner::start_with(link, "becomes another program", |command| {
+            command.stdin(Stdio::piped());
+        });
+        let engine = engine_called(link).await;
+        let segment = owner.open(&engine).await;
+        let local = buffer(&engine, LEN, Permission::Local).await;
+        let read = || Request::read(local.all().unwrap(), &segment, first(&segment));
+        assert!(once(&engine, read()).await.is_completed(), "{link}");
+        owner
+            .process
+            .stdin
+            .take()
+            .unwrap()
+            .write_all(b"\n")
+            .unwrap();
+        let start = Instant::now();
+        let ended = loop {
+            let outcome = once(&engine, read()).await;
+            if !outcome.is_completed() {
+                break outcome;
+            }
+            assert!(start.elapsed() < BUDGET, "{link}: it is read from still");
+        };
+        let error = error(Some(ended));
+        assert!(
+            matches!(error.reason, Reason::Unreachable(_)),
+            "{link}: {error}"
+        );
     }
 }
 

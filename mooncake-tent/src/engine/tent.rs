@@ -327,19 +327,30 @@ impl TransferEngine for TentEngine {
 /// What was known of a segment before anything of it was looked up for a request; serves those that
 /// follow and name the same one.
 struct Outlook {
+    segment: Segment,
     /// A fence that comes later counts.
     fences: u64,
     known: Guard<Arc<Known>>,
-    /// The last link that was looked for, and whether there were others.
-    route: Option<(RouteKey, usize, bool)>,
+    /// The last link that was looked for in each direction, and whether there were others.
+    routes: [Option<(Wanted, usize, bool)>; 2],
+}
+
+/// What of a request the choice of its link depends on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Wanted {
+    op: Op,
+    registration: Option<RegistrationId>,
+    /// A bit for each link that carries all that is written from.
+    local: u64,
 }
 
 impl Outlook {
     fn of(segment: &Segment) -> Self {
         Self {
+            segment: segment.clone(),
             fences: segment.fences().count(),
             known: segment.known(),
-            route: None,
+            routes: [None; 2],
         }
     }
 }
@@ -389,13 +400,8 @@ impl Shared {
         scratch.specs.reserve(requests.len());
         scratch.links.reserve(requests.len());
         for request in requests {
-            let before = scratch
-                .specs
-                .last()
-                .and_then(|(spec, _)| spec.origin.as_ref());
-            let same = before.is_some_and(|origin| origin.segment.is(&request.segment));
             let outlook = match &mut outlook {
-                Some(outlook) if same => outlook,
+                Some(outlook) if outlook.segment.is(&request.segment) => outlook,
                 place => place.insert(Outlook::of(&request.segment)),
             };
             self.plan(request, patience, outlook, scratch)?;
@@ -424,14 +430,20 @@ impl Shared {
         }
         let deadline = request.deadline.unwrap_or(patience);
         let span = outlook.known.resolve(request.remote, length);
-        let key = self.key(request.op, &outlook.known, span, &request.local);
-        let (link, others) = match outlook.route {
-            Some((last, link, others)) if last == key => (link, others),
+        let wanted = Wanted {
+            op: request.op,
+            registration: span.map(|span| span.registration),
+            local: held_by_all(request.op, &request.local),
+        };
+        let last = &mut outlook.routes[usize::from(request.op == Op::Write)];
+        let (link, others) = match last {
+            Some((last, link, others)) if *last == wanted => (*link, *others),
             _ => {
+                let key = self.key(wanted, &outlook.known);
                 let best = |route: &Route| Some((route.first()?, route.links.len() > 1));
                 let found = self.route(key, &request.segment, &outlook.known, best);
                 let (link, others) = found.ok_or_else(|| self.no_route(key, &request.segment))?;
-                outlook.route = Some((key, link, others));
+                *last = Some((wanted, link, others));
                 (link, others)
             }
         };
@@ -461,7 +473,7 @@ impl Shared {
                 segment: request.segment,
                 range: request.remote,
                 fences: *fences,
-                link,
+                link: link as u8,
                 others,
                 tried: 0,
                 refreshed: false,
@@ -547,10 +559,14 @@ impl Shared {
         let segment = origin.segment.clone();
         let stale = error.retry == Retry::AfterRefresh;
         if !stale {
-            origin.tried |= 1 << origin.link;
+            origin.tried |= 1 << u32::from(origin.link);
             let peer = spec.peer.id();
-            if origin.others && self.circuits.failed(peer, origin.link, &error.reason) {
-                segment.known().forget_routes();
+            if origin.others
+                && self
+                    .circuits
+                    .failed(peer, origin.link.into(), &error.reason)
+            {
+                segment.forget_routes();
             }
         }
         let refreshes = stale || matches!(error.reason, Reason::Unreachable(_));
@@ -575,11 +591,11 @@ impl Shared {
             return tasks.give_up(task);
         };
         tracing::debug!(
-            %error, from = self.parts.links[origin.link].name(), to = self.parts.links[link].name(),
+            %error, from = self.parts.links[usize::from(origin.link)].name(), to = self.parts.links[link].name(),
             "a task is posted again"
         );
         let (fences, incarnation) = (origin.fences, segment.incarnation());
-        origin.link = link;
+        origin.link = link as u8;
         origin.refreshed |= refreshes;
         spec.origin = Some(origin);
         tasks.renew(task, spec);
@@ -613,7 +629,12 @@ impl Shared {
     fn anew(&self, spec: &mut TaskSpec, origin: &mut Origin, refreshed: bool) -> Option<usize> {
         let known = origin.segment.known();
         let span = known.resolve(origin.range, spec.length)?;
-        let key = self.key(spec.op, &known, Some(span), &spec.local);
+        let wanted = Wanted {
+            op: spec.op,
+            registration: Some(span.registration),
+            local: held_by_all(spec.op, &spec.local),
+        };
+        let key = self.key(wanted, &known);
         let peer = Arc::clone(known.descriptor.peer());
         if peer.id() != spec.peer.id() {
             // None of them has tried this one.
@@ -646,16 +667,12 @@ impl Shared {
         })
     }
 
-    /// What the choice of a link for a request depends on.
-    fn key(&self, op: Op, known: &Known, span: Option<Span>, local: &[LocalSlice]) -> RouteKey {
+    fn key(&self, wanted: Wanted, known: &Known) -> RouteKey {
         let names = || self.parts.links.iter().map(|link| link.name());
-        let mut key = RouteKey::any(op);
-        if let Some(span) = span {
-            key.remote = known.links_of(span.registration, names);
-        }
-        if op == Op::Write {
-            let held = local.iter().map(|slice| slice.buffer().links());
-            key.local = held.fold(key.local, |all, held| all & held);
+        let mut key = RouteKey::any(wanted.op);
+        key.local = wanted.local;
+        if let Some(registration) = wanted.registration {
+            key.remote = known.links_of(registration, names);
         }
         key
     }
@@ -783,6 +800,17 @@ impl Shared {
             if let Err(error) = link.remove_memory_buffer(id).await {
                 tracing::warn!(link = link.name(), %id, %error, "a link keeps a buffer");
             }
+        }
+    }
+}
+
+/// A bit for each link that carries all of what is written from; of reads, all.
+fn held_by_all(op: Op, local: &[LocalSlice]) -> u64 {
+    match op {
+        Op::Read => u64::MAX,
+        Op::Write => {
+            let held = local.iter().map(|slice| slice.buffer().links());
+            held.fold(u64::MAX, |all, held| all & held)
         }
     }
 }

@@ -5,6 +5,9 @@
 //! *write* is a copy by the target, out of memory that the writer offers: so whoever owns memory is
 //! the only one that writes there, and its answer proves that the copy has ended. How bytes are
 //! reached, by a shared mapping or by the kernel, is the [`Medium`].
+//!
+//! An owner whose process ended without a word is read from for some milliseconds more: its memory is
+//! as it left it, and the mark says so. The kernel's copies notice at once.
 
 mod config;
 mod keeper;

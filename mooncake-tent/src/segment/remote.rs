@@ -76,6 +76,8 @@ impl Fences {
 /// A descriptor, and the links that the selector chose under it.
 pub(crate) struct Known {
     pub(crate) descriptor: SegmentDescriptor,
+    /// The first that was chosen for good in each direction: mostly there is no other.
+    usual: [OnceLock<(RouteKey, Route)>; 2],
     routes: ArcSwap<Routes>,
     /// For each buffer a bit for the place of each of our links that its owner names.
     links: OnceLock<Vec<u64>>,
@@ -200,6 +202,12 @@ impl Segment {
         self.shared.known.store(Arc::new(Known::new(descriptor)));
     }
 
+    /// Links are chosen anew.
+    pub(crate) fn forget_routes(&self) {
+        let anew = |known: &Arc<Known>| Known::new(known.descriptor.clone());
+        self.shared.known.rcu(anew);
+    }
+
     pub(crate) fn fences(&self) -> &Fences {
         &self.shared.fences
     }
@@ -214,6 +222,7 @@ impl Known {
     fn new(descriptor: SegmentDescriptor) -> Self {
         Self {
             descriptor,
+            usual: [OnceLock::new(), OnceLock::new()],
             routes: ArcSwap::default(),
             links: OnceLock::new(),
         }
@@ -226,6 +235,12 @@ impl Known {
         choose: impl FnOnce() -> Route,
         take: impl FnOnce(&Route) -> T,
     ) -> T {
+        let usual = &self.usual[usize::from(key.op == Op::Write)];
+        if let Some((known, route)) = usual.get()
+            && *known == key
+        {
+            return take(route);
+        }
         let routes = self.routes.load();
         if let Some((_, route)) = routes.iter().find(|(known, _)| *known == key)
             && route.holds()
@@ -233,6 +248,9 @@ impl Known {
             return take(route);
         }
         let route = choose();
+        if route.until.is_none() && usual.set((key, route.clone())).is_ok() {
+            return take(&route);
+        }
         self.routes.rcu(|routes| {
             let mut routes = Routes::clone(routes);
             routes.retain(|(known, _)| *known != key);
@@ -240,11 +258,6 @@ impl Known {
             routes
         });
         take(&route)
-    }
-
-    /// Links are chosen anew.
-    pub(crate) fn forget_routes(&self) {
-        self.routes.store(Arc::default());
     }
 
     /// A bit for the place of each of our links, called `names`, that carries a buffer. All, if it is

@@ -81,12 +81,12 @@ pub(crate) struct Origin {
     pub(crate) range: RemoteRange,
     /// How many fences the segment had seen.
     pub(crate) fences: u64,
-    /// The place of the link that it was given to.
-    pub(crate) link: usize,
-    /// Other links could carry it, too.
-    pub(crate) others: bool,
     /// A bit for the place of each link that failed it.
     pub(crate) tried: u64,
+    /// The place of the link that it was given to.
+    pub(crate) link: u8,
+    /// Other links could carry it, too.
+    pub(crate) others: bool,
     /// It was posted once more for fresh knowledge of the peer.
     pub(crate) refreshed: bool,
 }
