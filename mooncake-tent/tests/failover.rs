@@ -9,7 +9,7 @@ use mooncake_tent::{
     Buffer, CmaTransport, HostConfig, Permission, Reason, Request, Retry, Segment, ShmTransport,
     TcpTransport, TentEngine,
     conformance::{Chaos, Mischief},
-    selector::Exclusion,
+    selector::{Exclusion, Merit},
     transport::Op,
 };
 
@@ -86,18 +86,26 @@ async fn what_a_link_cannot_carry_goes_over_the_next_one_and_the_link_is_tried_a
     assert_eq!(ground.first(), "shm");
     ground.moves_bytes(1).await;
 
-    // It is known now, and nobody pays for it again.
+    // It is known now, and told until a later request finds otherwise.
     let ranking = ground.engine.explain(Op::Read, &ground.segment);
-    let open = ranking.excluded.iter().filter(|link| {
-        let Exclusion::Open { why, .. } = &link.why else {
-            return false;
-        };
-        assert!(why.contains("sessions"), "{why}");
-        true
+    let barred = ranking.excluded.iter().filter_map(|link| match &link.why {
+        Exclusion::Open { why, .. } => Some((&link.name, why)),
+        _ => None,
     });
-    let open: Vec<_> = open.map(|link| link.name.as_str()).collect();
-    assert_eq!(open, ["shm", "cma"], "{ranking}");
-    assert_eq!(ground.first(), "tcp");
+    let on_trial = ranking.ranked.iter().flat_map(|link| {
+        link.merits.iter().filter_map(|merit| match merit {
+            Merit::HalfOpen(why) => Some((&link.name, why)),
+            _ => None,
+        })
+    });
+    let mut known: Vec<_> = barred.chain(on_trial).collect();
+    known.sort();
+    let names: Vec<_> = known.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["cma", "shm"], "{ranking}");
+    assert!(
+        known.iter().all(|(_, why)| why.contains("sessions")),
+        "{ranking}"
+    );
     ground.moves_bytes(2).await;
     eventually("it is tried again", || ground.first() == "shm").await;
     ground.moves_bytes(3).await;
