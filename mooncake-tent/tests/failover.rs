@@ -7,9 +7,9 @@ mod common;
 use common::*;
 use mooncake_tent::{
     Buffer, CmaTransport, HostConfig, Permission, Reason, Request, Retry, Segment, ShmTransport,
-    TcpTransport, TentEngine,
+    TcpTransport, TentEngine, TransferEngine,
     conformance::{Chaos, Mischief},
-    selector::{Exclusion, Merit},
+    selector::{CircuitConfig, Exclusion, Merit},
     transport::Op,
 };
 
@@ -162,4 +162,30 @@ async fn a_link_that_takes_no_task_is_passed_over() {
     for seed in 0..5 {
         ground.moves_bytes(seed).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_is_not_blamed_for_what_a_fence_ended() {
+    let both = async || {
+        let builder = TentEngine::builder().transport(ShmTransport::default());
+        let builder = builder.transport(TcpTransport::default());
+        builder.build().await.unwrap()
+    };
+    let (owner, engine) = (both().await, both().await);
+    let ground = Ground::new(engine, &owner).await;
+    for _ in 0..4 {
+        // Nobody drives the first read of a registration, so it waits.
+        let batch = submit(&ground.engine, vec![ground.request(Op::Read)]);
+        ground.engine.fence(&ground.segment, BUDGET).await.unwrap();
+        assert!(tokio::task::block_in_place(|| batch.wait(BUDGET)));
+        let error = error(batch.outcome(0));
+        assert!(matches!(error.reason, Reason::Broken(_)), "{error}");
+    }
+    // A link that was blamed is on trial once it is let in again.
+    tokio::time::sleep(CircuitConfig::default().cooldown * 2).await;
+    let ranking = ground.engine.explain(Op::Read, &ground.segment);
+    let mut merits = ranking.ranked.iter().flat_map(|link| &link.merits);
+    let blamed = merits.any(|merit| matches!(merit, Merit::HalfOpen(_)));
+    assert!(!blamed && ranking.ranked.len() == 2, "{ranking}");
+    ground.moves_bytes(1).await;
 }

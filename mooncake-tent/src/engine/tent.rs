@@ -560,12 +560,11 @@ impl Shared {
         let stale = error.retry == Retry::AfterRefresh;
         if !stale {
             origin.tried |= 1 << u32::from(origin.link);
-            let peer = spec.peer.id();
-            if origin.others
-                && self
-                    .circuits
-                    .failed(peer, origin.link.into(), &error.reason)
-            {
+            let (peer, link) = (spec.peer.id(), usize::from(origin.link));
+            // What a fence ended says nothing about the link.
+            let fenced = segment.fences().count() != origin.fences;
+            let blamed = origin.others && !fenced;
+            if blamed && self.circuits.failed(peer, link, &error.reason) {
                 segment.forget_routes();
             }
         }

@@ -6,7 +6,9 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct HostConfig {
-    /// Users besides our own whose processes may reach us, and whom we reach.
+    /// Users besides our own whose processes may reach us, and whom we reach. They can read all of a
+    /// buffer that was lent to them, or from which something was written to them, whatever its
+    /// permission, and with shared memory for as long as they keep the file.
     pub users: Vec<u32>,
     /// Reads up to so many bytes are done by whoever submits them.
     pub inline_bytes: u64,
