@@ -32,10 +32,27 @@ use crate::{
 
 pub(super) const NAME: &str = "tcp";
 
-/// Requests go to one lane up to here, then to the least loaded.
+/// Writes go to one lane up to here, then to the least loaded …
 const LANE_SHARE: u64 = 1 << 20;
+/// … and reads up to here: who receives all of one stream on another processor than its sender's is
+/// always close behind it, and both wait for each other's cache lines.
+const READ_SHARE: u64 = 512 << 10;
+
+/// What goes to one lane before the next has its turn.
+fn lane_share(verb: Verb) -> u64 {
+    match verb {
+        Verb::Read => READ_SHARE,
+        Verb::Write | Verb::Fence => LANE_SHARE,
+    }
+}
+
 /// With so much to do a lane is worth a thread of its own.
-const THREAD_SHARE: u64 = 1 << 20;
+fn thread_share(reads: bool) -> u64 {
+    match reads {
+        true => READ_SHARE * 3 / 4,
+        false => LANE_SHARE,
+    }
+}
 
 /// Moves bytes over TCP. See the [module](crate::tcp).
 #[derive(Clone)]
@@ -284,7 +301,7 @@ impl TcpSubBatch {
     }
 
     fn add(&self, post: Post, turn: &mut Turn, posts: &mut Vec<Post>) {
-        if turn.is_over() {
+        if turn.is_over(post.verb) {
             self.post(turn, posts);
             turn.pass_on();
         }
@@ -307,7 +324,7 @@ impl TcpSubBatch {
     }
 
     /// Has `used` lanes send what was posted on them.
-    fn carry(&self, used: Lanes) {
+    fn carry(&self, used: Lanes, reads: bool) {
         let mut carriers = self.carriers.lock();
         for lane in used {
             if !carriers.iter().any(|known| known.lane.id() == lane.id()) {
@@ -316,8 +333,9 @@ impl TcpSubBatch {
         }
         // Whoever waits serves one lane, and those that have little to do.
         let mut first = true;
+        let enough = thread_share(reads);
         for carrier in &mut *carriers {
-            let much = carrier.lane.load() >= THREAD_SHARE && carrier.lane.socket().is_some();
+            let much = carrier.lane.load() >= enough && carrier.lane.socket().is_some();
             carrier.given = much && !std::mem::take(&mut first);
             if carrier.given {
                 self.peers.poller().take_over(&carrier.lane);
@@ -390,8 +408,8 @@ impl Turn {
         turn
     }
 
-    fn is_over(&self) -> bool {
-        self.given >= LANE_SHARE
+    fn is_over(&self, next: Verb) -> bool {
+        self.given >= lane_share(next)
     }
 
     /// It is the turn of whoever has least to do.
@@ -408,6 +426,7 @@ impl SubBatch for TcpSubBatch {
     fn submit_transfer_tasks(&self, tasks: &[TaskRef]) -> Result<()> {
         let mut turn: Option<(PeerId, Turn)> = None;
         let mut used = Lanes::new();
+        let mut reads = true;
         let now = Instant::now();
         let Plan { mut posts, last } = std::mem::take(&mut *self.plan.lock());
         for task in tasks {
@@ -437,6 +456,7 @@ impl SubBatch for TcpSubBatch {
                 }
             }
             let (_, turn) = turn.as_mut().expect("it was just made");
+            reads &= spec.op == Op::Read;
             self.plan(*task, spec, turn, &mut posts);
         }
         let last = turn.map(|(_, turn)| {
@@ -444,7 +464,7 @@ impl SubBatch for TcpSubBatch {
             (turn.lanes[turn.current].id(), turn.given)
         });
         *self.plan.lock() = Plan { posts, last };
-        self.carry(used);
+        self.carry(used, reads);
         Ok(())
     }
 
@@ -589,7 +609,7 @@ mod tests {
         let lanes: Lanes = (1..=2).map(|id| Arc::new(lane(id))).collect();
         let portion = |last, bytes| {
             let mut turn = Turn::new(lanes.clone(), last);
-            if turn.is_over() {
+            if turn.is_over(Verb::Read) {
                 turn.pass_on();
             }
             let lane = &turn.lanes[turn.current];
@@ -597,11 +617,11 @@ mod tests {
             turn.given += bytes;
             Some((lane.id(), turn.given))
         };
-        let half = LANE_SHARE / 2;
+        let half = READ_SHARE / 2;
         let first = portion(None, half);
         assert_eq!(first, Some((1, half)));
         let second = portion(first, half);
-        assert_eq!(second, Some((1, LANE_SHARE)));
+        assert_eq!(second, Some((1, READ_SHARE)));
         assert_eq!(portion(second, half), Some((2, half)), "its share is full");
         // Another batch goes where there is least to do, and so does one whose lane has gone.
         assert_eq!(portion(None, half), Some((2, half)));
