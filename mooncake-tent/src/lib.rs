@@ -81,6 +81,7 @@ pub mod shm;
 #[cfg(any(feature = "tcp", feature = "host"))]
 mod spin;
 pub mod spray;
+mod stripes;
 mod sync;
 #[cfg(feature = "tcp")]
 pub mod tcp;

@@ -9,6 +9,7 @@ mod engine;
 mod file;
 mod file_loop;
 mod memory;
+mod null;
 mod pace;
 mod peer;
 mod plain;
@@ -37,6 +38,7 @@ use engine::Engine;
 use file::BenchFile;
 use file_loop::FileLoop;
 use memory::Copier;
+use null::EngineAlone;
 use peer::Peer;
 use plain::Plain;
 use pool::Pool;
@@ -237,6 +239,20 @@ impl<'a> Measurement<'a> {
                     row.repeat += &format!(" --folder {}", folder.display());
                 }
                 Ok(row)
+            }
+            Transport::Null => {
+                let mut ours = EngineAlone::shared(&self.runtime, case)?;
+                let mut limit = match case.against {
+                    Against::Plain => EngineAlone::each(&self.runtime, case)?,
+                    Against::OneThread => {
+                        let one = Case {
+                            threads: 1,
+                            ..*case
+                        };
+                        EngineAlone::shared(&self.runtime, &one)?
+                    }
+                };
+                compare(case, &conditions, &mut ours, &mut limit, None)
             }
             Transport::Memory => {
                 let mut ours = streaming(case, &conditions, &self.pool)?;

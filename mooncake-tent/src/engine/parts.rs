@@ -4,10 +4,13 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::transport::{BatchState, SubBatch, TaskRef, TaskSpec};
+use crate::{
+    stripes::Stripes,
+    transport::{BatchState, SubBatch, TaskRef, TaskSpec},
+};
 
-/// More than so many are not kept.
-const KEPT: usize = 64;
+/// More than so many are not kept for a thread.
+const KEPT: usize = 16;
 /// Nor those with room for more tasks than this.
 const LARGE: usize = 4096;
 /// So many are looked at for one that is free.
@@ -33,26 +36,15 @@ pub(crate) struct Scratch {
 
 /// Parts of batches that are over, so that in the long run none is allocated.
 #[derive(Debug, Default)]
-pub(crate) struct PartsPool(Mutex<Vec<BatchParts>>);
+pub(crate) struct PartsPool(Stripes<Mutex<Vec<BatchParts>>>);
 
 impl PartsPool {
     /// Parts of a batch with room for so many tasks.
     pub(super) fn take(&self, capacity: usize) -> BatchParts {
-        let mut parts = self.free().unwrap_or_default();
+        // Another thread's, if this one has none: batches may end elsewhere than they begin.
+        let mut parts = self.0.all().find_map(free).unwrap_or_default();
         parts.refs.reserve(capacity.min(LARGE));
         parts
-    }
-
-    /// The latest that nothing else holds: who ended the last task of a batch may hold on to its state
-    /// for a moment longer than the batch lives.
-    fn free(&self) -> Option<BatchParts> {
-        let mut kept = self.0.lock();
-        let latest = kept.len().saturating_sub(LOOKED_AT)..kept.len();
-        let free = latest.rev().find(|&place| {
-            let state = Arc::get_mut(&mut kept[place].state);
-            state.map(BatchState::renew).is_some()
-        });
-        Some(kept.swap_remove(free?))
     }
 
     /// Keeps the parts of a batch whose tasks are all quiet.
@@ -61,9 +53,21 @@ impl PartsPool {
         parts.sub_batches.retain_mut(|(_, sub)| sub.recycle());
         parts.scratch.specs.clear();
         parts.scratch.links.clear();
-        let mut kept = self.0.lock();
+        let mut kept = self.0.own().lock();
         if kept.len() < KEPT && parts.refs.capacity() <= LARGE {
             kept.push(parts);
         }
     }
+}
+
+/// The latest that nothing else holds: who ended the last task of a batch may hold on to its state for
+/// a moment longer than the batch lives.
+fn free(kept: &Mutex<Vec<BatchParts>>) -> Option<BatchParts> {
+    let mut kept = kept.lock();
+    let latest = kept.len().saturating_sub(LOOKED_AT)..kept.len();
+    let free = latest.rev().find(|&place| {
+        let state = Arc::get_mut(&mut kept[place].state);
+        state.map(BatchState::renew).is_some()
+    });
+    Some(kept.swap_remove(free?))
 }

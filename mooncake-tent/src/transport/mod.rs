@@ -1,6 +1,7 @@
 //! The contract between the engine and its links.
 
 mod batch;
+mod free_cells;
 mod link;
 mod peer;
 mod slab;

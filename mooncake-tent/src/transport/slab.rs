@@ -7,7 +7,7 @@ use std::{
 
 use smallvec::SmallVec;
 
-use super::{BatchState, Op, Outcome, Posting, SubBatch, TaskRef, TaskSpec};
+use super::{BatchState, Op, Outcome, Posting, SubBatch, TaskRef, TaskSpec, free_cells::FreeCells};
 use crate::{
     error::{Applied, Error, Progress, Reason, Result, Retry, Stage, TransferError},
     sync::{
@@ -31,8 +31,7 @@ const RETRIES: u8 = 3;
 /// [`finish`](Self::finish), once for each slice that it announced by [`split`](Self::split).
 pub struct TaskSlab {
     chunks: Box<[OnceLock<Box<[TaskCell]>>]>,
-    free: Mutex<FreeCells>,
-    /// Beside `free`, which every submission touches as well.
+    free: FreeCells,
     open_batches: AtomicU64,
     retry: OnceLock<RetryHook>,
 }
@@ -48,13 +47,6 @@ pub(crate) struct TaskSums {
     pub(crate) bytes_in_flight: u64,
     /// Of tasks that have ended and are not quiet.
     pub(crate) quarantined_bytes: u64,
-}
-
-#[derive(Debug, Default)]
-struct FreeCells {
-    slots: Vec<u32>,
-    /// Cells from here on were never used.
-    fresh: u32,
 }
 
 #[derive(Debug, Default)]
@@ -103,7 +95,7 @@ impl TaskSlab {
     pub(crate) fn new() -> Self {
         Self {
             chunks: (0..CHUNKS).map(|_| OnceLock::new()).collect(),
-            free: Mutex::default(),
+            free: FreeCells::default(),
             open_batches: AtomicU64::new(0),
             retry: OnceLock::new(),
         }
@@ -123,25 +115,12 @@ impl TaskSlab {
         refs: &mut Vec<TaskRef>,
     ) -> Result<()> {
         let first = refs.len();
-        {
-            let mut free = self.free.lock();
-            let available = free.slots.len() + CHUNK * CHUNKS - free.fresh as usize;
-            if count > available {
-                return Err(Error::Busy {
-                    what: "the task table",
-                    limit: CHUNK * CHUNKS,
-                });
-            }
-            for _ in 0..count {
-                let slot = free.slots.pop().unwrap_or_else(|| {
-                    free.fresh += 1;
-                    free.fresh - 1
-                });
-                refs.push(TaskRef {
-                    slot,
-                    generation: 0,
-                });
-            }
+        let limit = CHUNK * CHUNKS;
+        if !self.free.take(count, limit as u32, refs) {
+            return Err(Error::Busy {
+                what: "the task table",
+                limit,
+            });
         }
         batch.add(u32::try_from(count).expect("fewer than the table holds"));
         for task in &mut refs[first..] {
@@ -291,7 +270,6 @@ impl TaskSlab {
 
     /// Their batch gives the cells back: at once, or when they are quiet.
     pub(crate) fn release(&self, tasks: &[TaskRef]) {
-        // The list of free cells is where all threads meet, so many of them go there at once.
         for some in tasks.chunks(64) {
             let mut freed = SmallVec::<[u32; 64]>::new();
             for task in some {
@@ -306,14 +284,13 @@ impl TaskSlab {
                     freed.push(task.slot);
                 }
             }
-            self.free.lock().slots.extend_from_slice(&freed);
+            self.free.give_up(&freed);
         }
     }
 
     /// Cells in use.
     pub fn len(&self) -> usize {
-        let free = self.free.lock();
-        free.fresh as usize - free.slots.len()
+        self.free.taken()
     }
 
     /// No cell is in use.
@@ -335,7 +312,7 @@ impl TaskSlab {
 
     /// Adds up all cells that were ever used, one after the other.
     pub(crate) fn sums(&self) -> TaskSums {
-        let used = self.free.lock().fresh;
+        let used = self.free.used();
         let mut sums = TaskSums::default();
         for slot in 0..used {
             let body = self.cell(slot).body.lock();
@@ -378,7 +355,7 @@ impl TaskSlab {
             }
             cell.retire(&mut body);
         }
-        self.free.lock().slots.push(task.slot);
+        self.free.give_up(&[task.slot]);
     }
 
     fn cell(&self, slot: u32) -> &TaskCell {

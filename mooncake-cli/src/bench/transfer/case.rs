@@ -24,6 +24,8 @@ pub enum Transport {
     InProcess,
     /// The engine, to and from a file past the page cache.
     File,
+    /// The engine alone, over a link that moves nothing; beside it an engine for each caller.
+    Null,
     /// No engine: streaming stores beside memcpy, which is what this machine allows.
     Memory,
 }
@@ -92,6 +94,7 @@ impl Transport {
             Self::Cma => "cma",
             Self::InProcess => "in-process",
             Self::File => "file",
+            Self::Null => "null",
             Self::Memory => "memory",
         }
     }
@@ -167,6 +170,10 @@ impl Case {
             let file = |(block, batch)| Self::new(Transport::File, op, block, batch);
             cases.extend([(4 * KIB, 1), (4 * KIB, 32), (128 * KIB, 32), (MIB, 8)].map(file));
         }
+        cases.extend([1, 2].map(|threads| Self {
+            threads,
+            ..Self::new(Transport::Null, Op::Read, 4 * KIB, 128)
+        }));
         let copy = |block| Self::new(Transport::Memory, Op::Copy, block, 1);
         cases.extend([64 * KIB, MIB].map(copy));
         cases
@@ -187,6 +194,11 @@ impl Case {
                     && (self.op, self.block) == (Op::Read, 128 * KIB) =>
             {
                 Some(0.95)
+            }
+            (Against::Plain, 128, false)
+                if self.transport == Transport::Null && self.threads == 2 =>
+            {
+                Some(0.9)
             }
             (Against::Plain, 1 | 16, false)
                 if matches!(self.transport, Transport::Shm | Transport::Cma)
@@ -256,6 +268,7 @@ impl Case {
             },
             (Transport::Cma, Against::Plain) => "vm_readv".to_owned(),
             (Transport::Memory, _) | (Transport::InProcess, Against::Plain) => "memcpy".to_owned(),
+            (Transport::Null, Against::Plain) => "own engines".to_owned(),
             (Transport::File, Against::Plain) => match self.is_of_pages() {
                 true => "file loop".to_owned(),
                 false => "cached file loop".to_owned(),

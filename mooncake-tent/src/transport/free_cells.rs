@@ -1,0 +1,104 @@
+//! Which cells of the table no task has.
+
+use super::TaskRef;
+use crate::{stripes::Stripes, sync::Mutex};
+
+/// Cells go back to the thread that gave them up, which has them in its cache.
+#[derive(Debug, Default)]
+pub(super) struct FreeCells {
+    given_up: Stripes<Mutex<Vec<u32>>>,
+    /// Cells from here on were never used.
+    fresh: Mutex<u32>,
+}
+
+impl FreeCells {
+    /// Adds `count` cells below `limit` to `refs`, or none.
+    pub(super) fn take(&self, count: usize, limit: u32, refs: &mut Vec<TaskRef>) -> bool {
+        let first = refs.len();
+        let end = first + count;
+        let task = |slot| TaskRef {
+            slot,
+            generation: 0,
+        };
+        // What others have given up before what nobody has used: there is no more memory than at the
+        // worst moment.
+        for given_up in self.given_up.all() {
+            let mut slots = given_up.lock();
+            let kept = slots.len().saturating_sub(end - refs.len());
+            refs.extend(slots.drain(kept..).rev().map(task));
+            if refs.len() == end {
+                return true;
+            }
+        }
+        let missing = (end - refs.len()) as u64;
+        let mut fresh = self.fresh.lock();
+        if u64::from(*fresh) + missing <= u64::from(limit) {
+            let from = *fresh;
+            *fresh += missing as u32;
+            refs.extend((from..*fresh).map(task));
+            return true;
+        }
+        drop(fresh);
+        let back: Vec<u32> = refs.drain(first..).map(|task| task.slot).collect();
+        self.give_up(&back);
+        false
+    }
+
+    /// Tasks use these no more.
+    pub(super) fn give_up(&self, slots: &[u32]) {
+        self.given_up.own().lock().extend_from_slice(slots);
+    }
+
+    /// Cells that some task has or had.
+    pub(super) fn used(&self) -> u32 {
+        *self.fresh.lock()
+    }
+
+    /// Cells that some task has.
+    pub(super) fn taken(&self) -> usize {
+        let free = self.given_up.all().map(|slots| slots.lock().len());
+        let free: usize = free.sum();
+        // One that is on its way from one thread to another may have been counted twice.
+        (self.used() as usize).saturating_sub(free)
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(mooncake_loom))]
+mod tests {
+    use std::{collections::HashSet, thread};
+
+    use super::*;
+
+    #[test]
+    fn all_that_were_given_up_are_found_by_any_thread_before_fresh_ones() {
+        let free = FreeCells::default();
+        let mut refs = Vec::new();
+        assert!(free.take(6, 8, &mut refs));
+        thread::scope(|scope| {
+            for part in refs.chunks(2) {
+                let slots: Vec<u32> = part.iter().map(|task| task.slot).collect();
+                let free = &free;
+                scope.spawn(move || free.give_up(&slots));
+            }
+        });
+        assert_eq!(free.taken(), 0);
+        let mut again = Vec::new();
+        assert!(free.take(5, 8, &mut again));
+        let slots: HashSet<u32> = again.iter().map(|task| task.slot).collect();
+        assert_eq!((slots.len(), free.used(), free.taken()), (5, 6, 5));
+    }
+
+    #[test]
+    fn who_asks_for_more_than_there_are_gets_none_and_loses_none() {
+        let free = FreeCells::default();
+        let mut refs = Vec::new();
+        assert!(free.take(3, 8, &mut refs));
+        free.give_up(&[refs.pop().unwrap().slot]);
+        assert!(!free.take(7, 8, &mut refs));
+        assert_eq!((refs.len(), free.taken()), (2, 2));
+        assert!(free.take(6, 8, &mut refs));
+        let slots: HashSet<u32> = refs.iter().map(|task| task.slot).collect();
+        assert_eq!((slots.len(), free.taken()), (8, 8));
+    }
+}
