@@ -385,6 +385,41 @@ impl LocalSlice {
         part.expect("a part of a slice lies within its buffer")
     }
 
+    /// Where it begins in this process, for a device that reads or writes it.
+    pub fn address(&self) -> u64 {
+        self.buffer().memory().address() + self.range.start
+    }
+
+    /// Copies bytes out of it, from `offset` on; see [`Memory::read_at`].
+    ///
+    /// # Panics
+    ///
+    /// They are not all within the slice.
+    pub fn read_at(&self, offset: u64, into: &mut [u8]) {
+        let start = self.within(offset, into.len());
+        self.buffer().memory().read_at(start, into);
+    }
+
+    /// Copies bytes into it, from `offset` on; see [`Memory::write_at`].
+    ///
+    /// # Panics
+    ///
+    /// They are not all within the slice.
+    pub fn write_at(&self, offset: u64, from: &[u8]) {
+        let start = self.within(offset, from.len());
+        self.buffer().memory().write_at(start, from);
+    }
+
+    fn within(&self, offset: u64, len: usize) -> u64 {
+        let end = offset.checked_add(len as u64);
+        assert!(
+            end.is_some_and(|end| end <= self.len()),
+            "{len} bytes from {offset} on, of {}",
+            self.len()
+        );
+        self.range.start + offset
+    }
+
     pub(crate) fn piece(&self) -> Piece {
         self.lease.buffer().memory.piece(self.range.clone())
     }
@@ -448,5 +483,26 @@ mod tests {
         assert!(LocalSlice::new(lease.clone(), 5..5).is_none());
         assert!(LocalSlice::new(lease.clone(), 99..101).is_none());
         assert_eq!(LocalSlice::new(lease, 99..100).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_slice_counts_from_its_own_start() {
+        let slice = LocalSlice::new(buffer().lease(None).unwrap(), 10..14).unwrap();
+        slice.write_at(1, b"abc");
+        let memory = slice.buffer().memory();
+        let mut around = [9; 5];
+        memory.read_at(10, &mut around);
+        assert_eq!(&around, b"\0abc\0");
+        let mut read = [0; 2];
+        slice.read_at(2, &mut read);
+        assert_eq!(&read, b"bc");
+        assert_eq!(slice.address(), memory.address() + 10);
+    }
+
+    #[test]
+    #[should_panic(expected = "2 bytes from 3 on, of 4")]
+    fn nothing_is_written_beyond_a_slice() {
+        let slice = LocalSlice::new(buffer().lease(None).unwrap(), 10..14).unwrap();
+        slice.write_at(3, b"ab");
     }
 }

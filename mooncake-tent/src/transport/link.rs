@@ -1,12 +1,12 @@
 //! What a link implements, and what it is given.
 
-use std::{any::Any, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{any::Any, fmt, future::Future, ops::Range, pin::Pin, sync::Arc, time::Duration};
 
-use super::{Peer, TaskRef, Tasks};
+use super::{Op, Peer, TaskRef, Tasks};
 use crate::{
-    error::Result,
-    identity::{Incarnation, PeerId, RegistrationId},
-    memory::{BufferTable, LocalBuffer},
+    error::{Reason, Result},
+    identity::{Generation, Incarnation, PeerId, RegistrationId},
+    memory::{Access, BufferTable, LocalBuffer, LocalSlice},
     segment::SegmentDescriptor,
 };
 
@@ -181,5 +181,27 @@ impl InstallContext {
     /// The cells of all tasks.
     pub fn tasks(&self) -> &Tasks {
         &self.tasks
+    }
+
+    /// The bytes `range` of a registration, for a peer that asks to read or write them. They stay where
+    /// they are for as long as the slice is held.
+    ///
+    /// # Errors
+    ///
+    /// The engine has no such registration in that generation, peers may not do that to it, or the
+    /// range is empty or goes beyond it.
+    pub fn admit(
+        &self,
+        op: Op,
+        registration: RegistrationId,
+        generation: Generation,
+        range: Range<u64>,
+    ) -> Result<LocalSlice, Reason> {
+        let access = match op {
+            Op::Read => Access::Read,
+            Op::Write => Access::Write,
+        };
+        let admitted = self.buffers.admit(registration, generation, range, access);
+        Ok(admitted?)
     }
 }
