@@ -69,6 +69,10 @@ fn the_suite_has_every_case_with_every_figure() {
         (2, 2)
     );
     assert_eq!((count("file", "read"), count("file", "write")), (4, 4));
+    let alone = rows.iter().filter(|row| row["transport"] == "null");
+    let alone: Vec<_> = alone.map(|row| (&row["threads"], &row["limit"])).collect();
+    let limit = "own engines".into();
+    assert_eq!(alone, [(&1.into(), &limit), (&2.into(), &limit)]);
     let of = |transport: &str, op: &str, bytes: u64, batch: u64| {
         let mut rows = rows.iter().filter(|row| row["transport"] == transport);
         rows.find(|row| row["op"] == op && row["block_bytes"] == bytes && row["batch"] == batch)
@@ -185,4 +189,97 @@ fn what_does_not_fit_is_refused() {
         assert_eq!(code, 2, "{line}: {document:#}");
         assert!(document["error"]["try"].is_string(), "{line}: {document:#}");
     }
+}
+
+/// `mooncake bench transfer --serve`, until it is dropped.
+struct Target(std::process::Child, String);
+
+impl Target {
+    fn start() -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_mooncake"))
+            .args("bench transfer -o json --serve --total-buffer-size 4MiB".split(' '))
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let stdout = child.stdout.take().unwrap();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
+        let ready: Value = serde_json::from_str(&line).unwrap();
+        let segment = ready["ready"]["segment"].as_str().unwrap().to_owned();
+        Self(child, segment)
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+#[test]
+fn an_initiator_reads_and_writes_what_a_target_offers_in_the_flags_that_people_know() {
+    let target = Target::start();
+    let cases =
+        "--start_block_size 3000 --max-block-size 13000 --max_batch_size 2 --max_num_threads 2";
+    for link in ["all", "tcp", "shm", "cma"] {
+        for op in ["read", "write", "mix", "read"] {
+            let line = format!(
+                "--target_seg_name {} --xport_type {link} --op_type {op} {cases} --duration 0.01",
+                target.1
+            );
+            let rows = rows(&line);
+            assert_eq!(rows.len(), 3 * 2 * 2);
+            for row in rows {
+                assert_eq!(row["failed"], 0, "{row:#}");
+                for field in ["gb_per_s", "avg_tx_us", "p999_tx_us", "checked_bytes"] {
+                    assert!(row[field].as_f64().unwrap() > 0.0, "{field} of {row:#}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_target_that_is_killed_in_mid_run_is_counted_and_ends_nothing() {
+    let mut target = Target::start();
+    let line = format!(
+        "--target-seg-name {} --start-block-size 64KiB --max-block-size 64KiB --duration 2",
+        target.1
+    );
+    let (code, document) = std::thread::scope(|scope| {
+        let ran = scope.spawn(|| bench(&line));
+        std::thread::sleep(std::time::Duration::from_millis(700));
+        target.0.kill().unwrap();
+        ran.join().unwrap()
+    });
+    let row = &document["rows"][0];
+    assert_eq!(code, 1, "{document:#}");
+    assert!(row["failed"].as_u64().unwrap() > 0, "{row:#}");
+    assert!(row["gb_per_s"].as_f64().unwrap() > 0.0, "{row:#}");
+    assert!(row["longest_stall_ms"].as_f64().unwrap() > 300.0, "{row:#}");
+}
+
+#[test]
+fn roles_that_make_no_sense_are_refused() {
+    for line in [
+        "--target-seg-name 127.0.0.1:1 --duration 0.1",
+        "--serve --seg-name 192.0.2.1:1",
+    ] {
+        let (code, document) = bench(line);
+        assert_eq!(code, 2, "{line}: {document:#}");
+        assert!(
+            document["error"]["message"].is_string(),
+            "{line}: {document:#}"
+        );
+    }
+    let target = Target::start();
+    let line = format!(
+        "--target-seg-name {} --start-block-size 8KiB --max-block-size 4KiB",
+        target.1
+    );
+    let (code, document) = bench(&line);
+    assert_eq!(code, 2);
+    let message = document["error"]["message"].as_str().unwrap();
+    assert!(message.contains("--start-block-size"), "{message}");
 }

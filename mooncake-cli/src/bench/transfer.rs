@@ -15,6 +15,7 @@ mod peer;
 mod plain;
 mod pool;
 mod readv;
+mod roles;
 #[cfg(target_arch = "x86_64")]
 mod streaming;
 mod walk;
@@ -33,6 +34,7 @@ use crate::output::Failure;
 
 pub use case::{Against, Case, Op, Transport};
 pub use peer::{Role, serve_engine, serve_plain};
+pub use roles::{Grid, Initiator, Links, RoleReport, RoleRow, Target, Work, doublings, initiate};
 
 use engine::Engine;
 use file::BenchFile;

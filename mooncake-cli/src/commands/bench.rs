@@ -15,7 +15,7 @@ pub use master::MasterBenchArgs;
 pub use plain_peer::PlainPeerArgs;
 pub use replay::ReplayArgs;
 pub use store::StoreArgs;
-pub use transfer::{Direction, TransferArgs};
+pub use transfer::{Direction, RoleArgs, TransferArgs};
 
 /// What can be measured.
 #[derive(Debug, Subcommand)]

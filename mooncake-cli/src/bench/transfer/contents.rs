@@ -96,16 +96,37 @@ pub(super) fn check_and_wipe(
     Ok(())
 }
 
+/// Checks that `at..at + len` is as [`fill`] fills it.
+///
+/// # Errors
+///
+/// The first byte that is wrong. `whose` memory it is stands in the message.
+pub(super) fn arrived(place: &impl Place, at: u64, len: u64, whose: &str) -> Result<(), Failure> {
+    let mut piece = vec![0; len.min(PIECE) as usize];
+    for from in (at..at + len).step_by(PIECE as usize) {
+        let piece = &mut piece[..(at + len - from).min(PIECE) as usize];
+        place.copy_out(from, piece);
+        if let Err(wrong) = pattern::verify_at(KEY_ID, from, piece) {
+            let found = piece[(wrong - from) as usize];
+            let what = format!("byte {wrong} of {whose} is wrong");
+            return Err(Failure::new(what).cause(guess(found)));
+        }
+    }
+    Ok(())
+}
+
 fn wrong_byte(whose: &str, at: u64, source: u64, operation: u64, found: u8) -> Failure {
-    let guess = if found == WIPED {
-        "nothing has arrived there"
-    } else {
-        "something else arrived there"
-    };
     Failure::new(format!(
         "byte {at} of {whose} is wrong after operation {operation}, which moved byte {source} there"
     ))
-    .cause(guess)
+    .cause(guess(found))
+}
+
+fn guess(found: u8) -> &'static str {
+    match found {
+        WIPED => "nothing has arrived there",
+        _ => "something else arrived there",
+    }
 }
 
 #[cfg(test)]

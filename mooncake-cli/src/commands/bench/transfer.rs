@@ -1,5 +1,7 @@
 //! `mooncake bench transfer`: the transfer engine beside plain loops of the same pattern.
 
+mod roles;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -15,9 +17,12 @@ use crate::commands::{Context, block_on, unless_interrupted};
 use crate::config::Size;
 use crate::output::{Exit, Failure, Output};
 
+pub use roles::RoleArgs;
+
 /// The arguments of `mooncake bench transfer`.
 ///
-/// Without any that describes a case, a suite of them is measured. The exit code is 1 when a row
+/// Without any that describes a case, a suite of them is measured. `--serve` and `--target-seg-name`
+/// make it a target or an initiator of somebody else's instead. The exit code is 1 when a row
 /// does not reach what it should, and 2 when a byte did not arrive.
 #[derive(Args, Debug)]
 pub struct TransferArgs {
@@ -74,6 +79,9 @@ pub struct TransferArgs {
     /// Let a target make some bytes wrong.
     #[arg(long, value_enum, hide = true)]
     pub spoil: Option<Role>,
+    /// Of a target or an initiator.
+    #[command(flatten)]
+    pub roles: RoleArgs,
 }
 
 /// In which direction blocks move.
@@ -100,6 +108,9 @@ fn positive(text: &str) -> Result<f64, String> {
 ///
 /// When something cannot be measured, or a byte did not arrive.
 pub(super) fn run(args: &TransferArgs, context: &Context) -> Result<Exit, Failure> {
+    if args.roles.is_asked() {
+        return roles::run(&args.roles, context);
+    }
     let (cases, conditions, output) = (args.cases()?, args.conditions(), context.output);
     let wheel = args.vs_cpp.as_deref().map(Wheel::find).transpose()?;
     let folder = args.folder.clone();
