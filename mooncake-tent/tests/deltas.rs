@@ -130,7 +130,8 @@ async fn one_buffer_more_costs_each_peer_the_bytes_of_one() {
 
 async fn client(owner: &TentEngine) -> ControlClient<Channel> {
     let address = format!("http://{}", owner.control_address().unwrap());
-    ControlClient::connect(address).await.unwrap()
+    let channel = Channel::from_shared(address).unwrap().connect().await;
+    ControlClient::new(channel.unwrap())
 }
 
 fn asking(incarnation: u64, version: u64) -> GetSegmentRequest {

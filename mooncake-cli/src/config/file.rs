@@ -118,7 +118,7 @@ impl ConfigFile {
     }
 }
 
-pub(super) const ROLES: [(&str, &[Setting]); 3] = [
+pub(super) const ROLES: [(&str, &[Setting]); 4] = [
     (MasterSettings::ROLE, MasterSettings::TABLE),
     (NodeSettings::ROLE, NodeSettings::TABLE),
     (MetadataSettings::ROLE, MetadataSettings::TABLE),

@@ -74,6 +74,16 @@ struct Asked {
     ttl_ms: Option<u64>,
 }
 
+/// Why a request is not done, for whoever made it.
+#[derive(Debug)]
+struct Refusal(StatusCode, String);
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        (self.0, self.1).into_response()
+    }
+}
+
 impl Service {
     /// Entries take so many bytes at most, and last so long unless they are renewed.
     pub(super) fn new(capacity: u64, longest_lease: Duration) -> Self {
@@ -120,9 +130,9 @@ impl Service {
         act(now, book)
     }
 
-    fn refuse(&self, status: StatusCode, why: impl fmt::Display) -> Response {
+    fn refuse(&self, status: StatusCode, why: impl fmt::Display) -> Refusal {
         count(&self.shared.counts.refused);
-        (status, format!("{why}\n")).into_response()
+        Refusal(status, format!("{why}\n"))
     }
 
     fn conflict(&self, value: Bytes) -> Response {
@@ -131,7 +141,7 @@ impl Service {
     }
 
     /// What a request says, if it makes sense.
-    fn asked(&self, query: Result<Query<Asked>, QueryRejection>) -> Result<Asked, Response> {
+    fn asked(&self, query: Result<Query<Asked>, QueryRejection>) -> Result<Asked, Refusal> {
         let bad = |why: &dyn fmt::Display| self.refuse(StatusCode::BAD_REQUEST, why);
         let Query(asked) = query.map_err(|rejected| bad(&rejected.body_text()))?;
         let texts = [
@@ -152,17 +162,14 @@ impl Service {
 async fn fetch(
     State(service): State<Service>,
     query: Result<Query<Asked>, QueryRejection>,
-) -> Response {
-    let asked = match service.asked(query) {
-        Ok(asked) => asked,
-        Err(refusal) => return refusal,
-    };
+) -> Result<Response, Refusal> {
+    let asked = service.asked(query)?;
     count(&service.shared.counts.gets);
     match service.with(|now, book| book.get(now, &asked.key)) {
-        Some(value) => value.into_response(),
+        Some(value) => Ok(value.into_response()),
         None => {
             count(&service.shared.counts.misses);
-            (StatusCode::NOT_FOUND, "there is no such key\n").into_response()
+            Ok(absent())
         }
     }
 }
@@ -171,15 +178,10 @@ async fn store(
     State(service): State<Service>,
     query: Result<Query<Asked>, QueryRejection>,
     value: Result<Bytes, BytesRejection>,
-) -> Response {
-    let asked = match service.asked(query) {
-        Ok(asked) => asked,
-        Err(refusal) => return refusal,
-    };
-    let value = match value {
-        Ok(value) => value,
-        Err(rejected) => return service.refuse(rejected.status(), rejected.body_text()),
-    };
+) -> Result<Response, Refusal> {
+    let asked = service.asked(query)?;
+    let value =
+        value.map_err(|rejected| service.refuse(rejected.status(), rejected.body_text()))?;
     let longest = service.shared.longest_lease;
     let ttl = asked.ttl_ms.map(Duration::from_millis);
     let sensible = ttl.filter(|ttl| !ttl.is_zero() && *ttl <= longest);
@@ -188,7 +190,7 @@ async fn store(
             "a value needs an owner, and a ttl_ms of 1 to {}",
             longest.as_millis()
         );
-        return service.refuse(StatusCode::BAD_REQUEST, why);
+        return Err(service.refuse(StatusCode::BAD_REQUEST, why));
     };
     let wanted = Wanted {
         key: asked.key,
@@ -200,32 +202,33 @@ async fn store(
     match service.with(|now, book| book.put(now, wanted)) {
         Put::Stored => {
             count(&service.shared.counts.puts);
-            StatusCode::OK.into_response()
+            Ok(StatusCode::OK.into_response())
         }
-        Put::HeldBy(value) => service.conflict(value),
-        Put::Full => service.refuse(StatusCode::INSUFFICIENT_STORAGE, "there is no room"),
+        Put::HeldBy(value) => Ok(service.conflict(value)),
+        Put::Full => Err(service.refuse(StatusCode::INSUFFICIENT_STORAGE, "there is no room")),
     }
 }
 
 async fn remove(
     State(service): State<Service>,
     query: Result<Query<Asked>, QueryRejection>,
-) -> Response {
-    let asked = match service.asked(query) {
-        Ok(asked) => asked,
-        Err(refusal) => return refusal,
-    };
+) -> Result<Response, Refusal> {
+    let asked = service.asked(query)?;
     let Some(owner) = asked.owner else {
-        return service.refuse(StatusCode::BAD_REQUEST, "only its owner removes a value");
+        return Err(service.refuse(StatusCode::BAD_REQUEST, "only its owner removes a value"));
     };
     match service.with(|now, book| book.remove(now, &asked.key, &owner)) {
         Removal::Removed => {
             count(&service.shared.counts.removals);
-            StatusCode::OK.into_response()
+            Ok(StatusCode::OK.into_response())
         }
-        Removal::Absent => (StatusCode::NOT_FOUND, "there is no such key\n").into_response(),
-        Removal::HeldBy(value) => service.conflict(value),
+        Removal::Absent => Ok(absent()),
+        Removal::HeldBy(value) => Ok(service.conflict(value)),
     }
+}
+
+fn absent() -> Response {
+    (StatusCode::NOT_FOUND, "there is no such key\n").into_response()
 }
 
 async fn metrics(State(service): State<Service>) -> impl IntoResponse {
