@@ -13,9 +13,9 @@
 //!
 //! | Registry | Feature | |
 //! |---|---|---|
-//! | [`HttpRegistry`] | `http` | what `mooncake metadata` serves |
-//! | [`RedisRegistry`] | `redis` | one Redis server |
-//! | [`EtcdRegistry`] | `etcd` | an etcd cluster |
+//! | `HttpRegistry` | `http` | what `mooncake metadata` serves |
+//! | `RedisRegistry` | `redis` | one Redis server |
+//! | `EtcdRegistry` | `etcd` | an etcd cluster |
 //!
 //! Anything else that keeps names is a type that implements [`Registry`]; feature `conformance` has
 //! the suite that it must pass.

@@ -13,6 +13,8 @@ use crate::error::{Error, Result};
 
 /// It is claimed so many times within one lease.
 const CLAIMS_A_LEASE: u32 = 3;
+/// How long the first answer may take at least.
+const FIRST: Duration = Duration::from_secs(2);
 /// How soon a name that another one holds is tried again.
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -49,7 +51,7 @@ impl Tenure {
         });
         // Registries that count seconds keep it a little longer.
         let end = Instant::now() + ttl + ttl / 2 + Duration::from_secs(1);
-        while let Claimed::HeldBy(holder) = post.claim(post.ttl).await? {
+        while let Claimed::HeldBy(holder) = post.claim(ttl.max(FIRST)).await? {
             if Instant::now() > end {
                 return Err(Error::NameTaken {
                     name: post.name.clone(),

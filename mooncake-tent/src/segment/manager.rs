@@ -62,12 +62,17 @@ impl SegmentManager {
         if let Some(open) = self.open.lock().get(name) {
             return Ok(open.segment.clone());
         }
-        let fetched = self.fetch(name, None, budget).await?;
-        let descriptor = fetched.ok_or_else(|| Error::Unreachable {
-            segment: name.to_owned(),
-            message: "it answers without a segment".to_owned(),
-        })?;
-        Ok(self.learned(name, descriptor))
+        let fetched = self.fetch(name, None, budget).await;
+        let described = fetched.and_then(|descriptor| {
+            descriptor.ok_or_else(|| Error::Unreachable {
+                segment: name.to_owned(),
+                message: "it answers without a segment".to_owned(),
+            })
+        });
+        if described.is_err() && !self.open.lock().contains_key(name) {
+            self.places.lock().remove(name);
+        }
+        Ok(self.learned(name, described?))
     }
 
     /// The segment of this name, with what somebody says of it unless it is open already.
