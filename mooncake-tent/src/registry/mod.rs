@@ -7,7 +7,7 @@
 //!
 //! All is kept under leases, so that the name of a process that is gone goes by itself. A name
 //! belongs to who claimed it first, for as long as it keeps its lease: another one is refused
-//! ([`Error::NameTaken`](crate::Error::NameTaken)) once the lease of a former life would have ended.
+//! ([`Error::NameTaken`]) once the lease of a former life would have ended.
 //! A process that comes back under the same `host:port` takes its name over at once, since its
 //! former life cannot be there any more.
 //!
