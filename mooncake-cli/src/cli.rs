@@ -43,6 +43,8 @@ pub enum Command {
     Master(commands::master::MasterArgs),
     /// Run a node, which lends memory to the store.
     Node(commands::node::NodeArgs),
+    /// Run a service that keeps names of segments, for engines without any store.
+    Metadata(commands::metadata::MetadataArgs),
     /// Start a small store on this machine, replay conversations against it and check every byte.
     Demo(commands::demo::DemoArgs),
     /// A client that `demo` starts.
@@ -97,7 +99,10 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 fn run(cli: Cli, output: Output) -> Result<Exit, Failure> {
-    let serves = matches!(cli.command, Command::Master(_) | Command::Node(_));
+    let serves = matches!(
+        cli.command,
+        Command::Master(_) | Command::Node(_) | Command::Metadata(_)
+    );
     log(if serves { "info" } else { "warn" })?;
     let context = Context {
         output,
@@ -106,6 +111,7 @@ fn run(cli: Cli, output: Output) -> Result<Exit, Failure> {
     match cli.command {
         Command::Master(args) => commands::master::run(&args, &context),
         Command::Node(args) => commands::node::run(&args, &context),
+        Command::Metadata(args) => commands::metadata::run(&args, &context),
         Command::Demo(args) => commands::demo::run(&args, &context),
         Command::DemoClient(args) => commands::demo::run_client(&args),
         Command::Dev(command) => commands::dev::run(&command, &context),

@@ -8,6 +8,7 @@ pub mod get;
 pub mod locate;
 pub mod ls;
 pub mod master;
+pub mod metadata;
 pub mod node;
 pub mod put;
 pub mod rm;

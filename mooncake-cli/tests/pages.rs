@@ -11,6 +11,7 @@ use mooncake_cli::commands::get::GetResult;
 use mooncake_cli::commands::locate::{Place, Places};
 use mooncake_cli::commands::ls::{Listed, Listing};
 use mooncake_cli::commands::master::ReadyMaster;
+use mooncake_cli::commands::metadata::ReadyMetadata;
 use mooncake_cli::commands::node::ReadyNode;
 use mooncake_cli::commands::put::PutResult;
 use mooncake_cli::commands::rm::{Removal, Removals, RemovedAll};
@@ -205,6 +206,15 @@ fn roles_have_the_fields_of_the_page() {
         &Ready {
             ready: ReadyMaster {
                 address: text(),
+                admin_address: text(),
+            },
+        },
+    );
+    check(
+        "metadata",
+        &Ready {
+            ready: ReadyMetadata {
+                url: text(),
                 admin_address: text(),
             },
         },

@@ -27,44 +27,44 @@ fn run(bytes: &[u8]) -> u64 {
     let Ok(message) = wire::SegmentDescriptor::decode(bytes) else {
         return 0;
     };
-    let endpoints: Vec<_> = message
-        .links
-        .iter()
-        .map(|endpoint| (endpoint.link.clone(), endpoint.address.clone()))
-        .collect();
+    let links = message.links.len();
     let offered = message.buffers.len();
     let segment = match SegmentDescriptor::from_wire(message) {
         Ok(segment) => segment,
         Err(what) => return shape(words(&what)),
     };
-    assert_eq!(segment.buffers().len(), offered);
+    assert_eq!(segment.buffer_count(), offered);
+    check(&segment);
+    let again = segment.to_wire().encode_to_vec();
+    let again = wire::SegmentDescriptor::decode(&again[..]).expect("what we encode decodes");
+    let again = SegmentDescriptor::from_wire(again).expect("what we say makes sense");
+    assert_alike(&again, &segment);
+    let permissions = segment.buffers().map(|buffer| buffer.permission);
+    shape((permissions.take(3).collect::<Vec<_>>(), links.min(2)))
+}
+
+/// Holds for every descriptor.
+pub(crate) fn check(segment: &SegmentDescriptor) {
+    assert_eq!(segment.buffers().count(), segment.buffer_count());
     for buffer in segment.buffers() {
         assert!(buffer.length > 0 && buffer.address.checked_add(buffer.length).is_some());
-        let found = segment.buffer(buffer.registration);
-        assert!(found.is_some_and(|found| found.registration == buffer.registration));
+        assert_eq!(segment.buffer(buffer.registration), Some(buffer));
     }
     let ordered = segment.buffers().is_sorted_by_key(|buffer| buffer.address);
     assert!(ordered, "buffers are looked up by address");
+}
 
-    let again = segment.to_wire(&endpoints).encode_to_vec();
-    let again = wire::SegmentDescriptor::decode(&again[..]).expect("what we encode decodes");
-    let again = SegmentDescriptor::from_wire(again).expect("what we say makes sense");
+pub(crate) fn assert_alike(one: &SegmentDescriptor, other: &SegmentDescriptor) {
     let all = |segment: &SegmentDescriptor| {
-        let name = segment.name().to_owned();
-        let machine = segment.machine().to_owned();
-        let peer = segment.peer().clone();
+        let buffers: Vec<_> = segment.buffers().cloned().collect();
+        let (name, machine) = (segment.name().to_owned(), segment.machine().to_owned());
         (
             name,
             segment.version(),
             machine,
-            peer,
-            segment.buffers().to_vec(),
+            segment.peer().clone(),
+            buffers,
         )
     };
-    assert_eq!(all(&again), all(&segment));
-    let permissions = segment.buffers().iter().map(|buffer| buffer.permission);
-    shape((
-        permissions.take(3).collect::<Vec<_>>(),
-        endpoints.len().min(2),
-    ))
+    assert_eq!(all(one), all(other));
 }

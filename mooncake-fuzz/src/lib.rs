@@ -13,8 +13,11 @@
 mod answers;
 mod campaign;
 mod configuration;
+mod deltas;
 mod descriptors;
+mod entries;
 mod frames;
+mod handles;
 mod memory;
 mod mutation;
 mod operations;
@@ -40,11 +43,14 @@ pub struct Target {
 }
 
 /// All targets, by name.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 13] = [
     answers::TARGET,
     configuration::TARGET,
+    deltas::TARGET,
     descriptors::TARGET,
+    entries::TARGET,
     frames::TARGET,
+    handles::TARGET,
     operations::TARGET,
     policies::TARGET,
     requests::TARGET,

@@ -51,5 +51,6 @@ macro_rules! campaigns {
 }
 
 campaigns! {
-    answers configuration descriptors frames operations policies requests topology trace units
+    answers configuration deltas descriptors entries frames handles operations policies requests
+    topology trace units
 }

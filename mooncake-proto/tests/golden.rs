@@ -54,12 +54,18 @@ fn the_messages_of_status_keep_their_form() {
 
 #[test]
 fn the_messages_of_tent_keep_their_form() {
-    check(get_segment_request(), "0a046e616d65", "GetSegmentRequest");
+    check(
+        get_segment_request(),
+        "0a046e616d6510df04188b07",
+        "GetSegmentRequest",
+    );
     check(
         get_segment_response(),
         "0a5208cb0112046e616d65188b0720b7092a076d616368696e65322708b30210\
 9303188b0720b709280332086c6f636174696f6e3a056c696e6b733a066c696e\
-6b73323a0f0a046c696e6b120761646472657373",
+6b73323a0f0a046c696e6b120761646472657373123e08cb0110df04188b0720\
+b7092a2708b302109303188b0720b709280332086c6f636174696f6e3a056c69\
+6e6b733a066c696e6b733232048f0e900e38bb10",
         "GetSegmentResponse",
     );
     check(probe_request(), "", "ProbeRequest");
@@ -70,6 +76,19 @@ fn the_messages_of_tent_keep_their_form() {
 188b0720b709280332086c6f636174696f6e3a056c696e6b733a066c696e6b73\
 323a0f0a046c696e6b120761646472657373",
         "SegmentDescriptor",
+    );
+    check(
+        segment_delta(),
+        "08cb0110df04188b0720b7092a2708b302109303188b0720b709280332086c6f\
+636174696f6e3a056c696e6b733a066c696e6b733232048f0e900e38bb10",
+        "SegmentDelta",
+    );
+    check(
+        segment_handle(),
+        "0a07636f6e74726f6c125208cb0112046e616d65188b0720b7092a076d616368\
+696e65322708b302109303188b0720b709280332086c6f636174696f6e3a056c\
+696e6b733a066c696e6b73323a0f0a046c696e6b120761646472657373",
+        "SegmentHandle",
     );
     check(
         buffer_descriptor(),
@@ -770,11 +789,33 @@ fn error_detail() -> status::ErrorDetail {
 fn get_segment_request() -> tent::GetSegmentRequest {
     tent::GetSegmentRequest {
         name: "name".into(),
+        incarnation: 607,
+        version: 907,
     }
 }
 
 fn get_segment_response() -> tent::GetSegmentResponse {
     tent::GetSegmentResponse {
+        segment: Some(segment_descriptor()),
+        delta: Some(segment_delta()),
+    }
+}
+
+fn segment_delta() -> tent::SegmentDelta {
+    tent::SegmentDelta {
+        schema_version: 203,
+        incarnation: 607,
+        from_version: 907,
+        version: 1207,
+        changed: vec![buffer_descriptor()],
+        removed: vec![1807, 1808],
+        buffers: 2107,
+    }
+}
+
+fn segment_handle() -> tent::SegmentHandle {
+    tent::SegmentHandle {
+        control: "control".into(),
         segment: Some(segment_descriptor()),
     }
 }

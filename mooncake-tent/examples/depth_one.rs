@@ -178,7 +178,12 @@ impl Engine {
             let segment = engine.open_segment(&server.1, BUDGET).await?;
             engine.warm_up(&segment, BUDGET).await?;
             Ok(Self {
-                address: segment.descriptor().buffers()[0].address,
+                address: segment
+                    .descriptor()
+                    .buffers()
+                    .next()
+                    .expect("the owner offers one")
+                    .address,
                 engine,
                 segment,
                 local,

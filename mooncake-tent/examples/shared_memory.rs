@@ -75,7 +75,8 @@ fn start_owner() -> (Child, String) {
 }
 
 fn measure(engine: &TentEngine, segment: &Segment, local: &Buffer) {
-    let offered = segment.descriptor().buffers()[0].clone();
+    let descriptor = segment.descriptor();
+    let offered = descriptor.buffers().next().unwrap();
     let place = |offset| RemoteRange::Registered {
         registration: offered.registration,
         generation: Some(offered.generation),

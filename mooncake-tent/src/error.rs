@@ -33,6 +33,9 @@ pub enum Error {
     /// The caller's arguments do not make sense.
     #[error("{0}")]
     Invalid(String),
+    /// Another process has the name that a segment should get.
+    #[error("the name {name} is taken: {holder} has it")]
+    NameTaken { name: String, holder: String },
     /// No link accepted the buffer.
     #[error("no link accepts the buffer: {reasons}")]
     NoLink { reasons: String },
@@ -46,6 +49,13 @@ pub enum Error {
     /// The address or range does not lie within a buffer that the peer offers.
     #[error("{segment} offers no buffer for {wanted}")]
     NotRegistered { segment: String, wanted: String },
+    /// A registry cannot be reached, or what it says of a name makes no sense.
+    #[error("registry {registry}, name {name}: {message}")]
+    Registry {
+        registry: String,
+        name: String,
+        message: String,
+    },
     /// The operating system refused.
     #[error("{what}: {source}")]
     System {
@@ -63,12 +73,16 @@ impl Error {
     pub fn retry(&self) -> Retry {
         match self {
             Self::Busy { .. } | Self::InUse { .. } => Retry::Later(Duration::from_millis(10)),
-            Self::Unreachable { .. } => Retry::Later(Duration::from_millis(100)),
+            Self::Unreachable { .. } | Self::Registry { .. } => {
+                Retry::Later(Duration::from_millis(100))
+            }
             Self::NotRegistered { .. } => Retry::AfterRefresh,
             Self::NoRoute { .. } => Retry::Elsewhere,
-            Self::Install { .. } | Self::Invalid(_) | Self::NoLink { .. } | Self::System { .. } => {
-                Retry::Never
-            }
+            Self::Install { .. }
+            | Self::Invalid(_)
+            | Self::NameTaken { .. }
+            | Self::NoLink { .. }
+            | Self::System { .. } => Retry::Never,
         }
     }
 

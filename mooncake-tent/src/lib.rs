@@ -48,8 +48,9 @@
 //! # Features
 //!
 //! `tcp` (on): the TCP link. `host` (on): the links between processes of one host. `file` (on): the
-//! file link. `json`: policies of the selector and descriptions of machines in JSON. `conformance`:
-//! the suite that every link must pass, and test doubles.
+//! file link. `json`: policies of the selector and descriptions of machines in JSON. `http`, `redis`,
+//! `etcd`: [registries](registry) of segments' names. `conformance`: the suites that every link and
+//! every registry must pass, and test doubles.
 //! `fuzzing`: ways in for the fuzz targets of this workspace, which may change at any time.
 #![deny(unsafe_code)]
 
@@ -74,6 +75,7 @@ mod memory;
 pub mod platform;
 mod qos;
 pub mod rail;
+pub mod registry;
 mod segment;
 pub mod selector;
 #[cfg(feature = "host")]
@@ -106,7 +108,9 @@ pub use memory::{
 };
 pub use platform::host::machine;
 pub use qos::{DeviceSet, Hint, Intent, Priority, Strength};
-pub use segment::{BufferDescriptor, RemoteRange, Segment, SegmentDescriptor};
+pub use segment::{
+    BufferDescriptor, HandleError, RemoteRange, Segment, SegmentDescriptor, SegmentHandle,
+};
 #[cfg(feature = "host")]
 pub use shm::ShmTransport;
 #[cfg(feature = "tcp")]

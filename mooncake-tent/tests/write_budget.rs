@@ -108,7 +108,7 @@ async fn a_writer() {
     let local = buffer(&engine, LEN, Permission::Local).await;
     local.memory().write_at(0, &pattern(1, LEN));
     let segment = engine.open_segment(&name, BUDGET).await.unwrap();
-    let at = segment.descriptor().buffers()[0].address;
+    let at = segment.descriptor().buffers().next().unwrap().address;
     let part = LEN as u64 / 16;
     let writes = (0..16).map(|i| {
         let range = local.slice(i * part..(i + 1) * part).unwrap();

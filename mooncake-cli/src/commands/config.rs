@@ -7,7 +7,8 @@ use serde::Serialize;
 
 use super::Context;
 use crate::config::{
-    ClientSettings, EffectiveValue, Flags, MasterSettings, NodeSettings, Settings, Sources,
+    ClientSettings, EffectiveValue, Flags, MasterSettings, MetadataSettings, NodeSettings,
+    Settings, Sources,
 };
 use crate::output::{Align, Exit, Failure, Show, Table};
 
@@ -33,6 +34,8 @@ pub enum Role {
     Master(#[command(flatten)] Flags<MasterSettings>),
     /// The settings of `mooncake node`.
     Node(#[command(flatten)] Flags<NodeSettings>),
+    /// The settings of `mooncake metadata`.
+    Metadata(#[command(flatten)] Flags<MetadataSettings>),
     /// The settings of every command that uses a store.
     Client(#[command(flatten)] Flags<ClientSettings>),
 }
@@ -99,10 +102,12 @@ pub fn run(command: &ConfigCommand, context: &Context) -> Result<Exit, Failure> 
     match &args.role {
         Some(Role::Master(flags)) => shown.add(&context.sources, flags)?,
         Some(Role::Node(flags)) => shown.add(&context.sources, flags)?,
+        Some(Role::Metadata(flags)) => shown.add(&context.sources, flags)?,
         Some(Role::Client(flags)) => shown.add(&context.sources, flags)?,
         None => {
             shown.add(&context.sources, &Flags::<MasterSettings>::default())?;
             shown.add(&context.sources, &Flags::<NodeSettings>::default())?;
+            shown.add(&context.sources, &Flags::<MetadataSettings>::default())?;
             shown.add(&context.sources, &Flags::<ClientSettings>::default())?;
         }
     }

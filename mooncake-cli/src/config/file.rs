@@ -7,7 +7,10 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::nearest::nearest;
-use super::{ClientSettings, ConfigError, MasterSettings, NodeSettings, Origin, Setting, Settings};
+use super::{
+    ClientSettings, ConfigError, MasterSettings, MetadataSettings, NodeSettings, Origin, Setting,
+    Settings,
+};
 
 /// A configuration file whose every name and value is known to be right.
 #[derive(Clone, Debug)]
@@ -115,9 +118,10 @@ impl ConfigFile {
     }
 }
 
-pub(super) const ROLES: [(&str, &[Setting]); 3] = [
+pub(super) const ROLES: [(&str, &[Setting]); 4] = [
     (MasterSettings::ROLE, MasterSettings::TABLE),
     (NodeSettings::ROLE, NodeSettings::TABLE),
+    (MetadataSettings::ROLE, MetadataSettings::TABLE),
     (ClientSettings::ROLE, ClientSettings::TABLE),
 ];
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{ClientSettings, MasterSettings, NodeSettings, Setting, Settings};
+use super::{ClientSettings, MasterSettings, MetadataSettings, NodeSettings, Setting, Settings};
 
 const INTRODUCTION: &str = "\
 # Configuration
@@ -39,6 +39,7 @@ pub fn page() -> String {
     let mut page = INTRODUCTION.to_owned();
     section::<MasterSettings>(&mut page, "a process that knows which node holds what");
     section::<NodeSettings>(&mut page, "a process that lends memory to the store");
+    section::<MetadataSettings>(&mut page, "a process that keeps names of segments");
     section::<ClientSettings>(&mut page, "every command that uses a store");
     page
 }

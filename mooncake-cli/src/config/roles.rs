@@ -57,6 +57,18 @@ settings! {
 }
 
 settings! {
+    /// What a metadata service runs with: a process that keeps names of segments.
+    pub struct MetadataSettings, "metadata", check_metadata {
+        /// Where engines reach it, and where metrics and health are served, over HTTP.
+        listen: SocketAddr = "127.0.0.1:8080",
+        /// How much memory the names may take.
+        capacity: Size = "64MiB",
+        /// The longest lease that it gives.
+        longest_lease: Duration = "10m",
+    }
+}
+
+settings! {
     /// What commands that use a store run with.
     pub struct ClientSettings, "client", check_client {
         /// The master of the store.
@@ -143,6 +155,14 @@ fn check_node(settings: &NodeSettings) -> Result<(), String> {
         if one == other && one.port() != 0 {
             return Err(format!("{names} are both {one}"));
         }
+    }
+    Ok(())
+}
+
+fn check_metadata(settings: &MetadataSettings) -> Result<(), String> {
+    if settings.longest_lease < Duration::from_secs(1) {
+        let text = duration_text(settings.longest_lease);
+        return Err(format!("longest_lease is {text}, but 1s is the least"));
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 
 mod lifecycle;
+mod metadata;
 #[path = "../page/mod.rs"]
 mod page;
 mod pauses;

@@ -4,11 +4,21 @@ pub struct GetSegmentRequest {
     /// The segment's name; empty: the segment of the process that is asked.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
+    /// What the asker knows already: a version within an incarnation of the owner. Incarnation 0:
+    /// nothing.
+    #[prost(uint64, tag = "2")]
+    pub incarnation: u64,
+    #[prost(uint64, tag = "3")]
+    pub version: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GetSegmentResponse {
+    /// All of it. Absent when `delta` says all that the asker lacks.
     #[prost(message, optional, tag = "1")]
     pub segment: ::core::option::Option<SegmentDescriptor>,
+    /// What has changed since the version that the asker named.
+    #[prost(message, optional, tag = "2")]
+    pub delta: ::core::option::Option<SegmentDelta>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ProbeRequest {}
@@ -38,6 +48,39 @@ pub struct SegmentDescriptor {
     pub buffers: ::prost::alloc::vec::Vec<BufferDescriptor>,
     #[prost(message, repeated, tag = "7")]
     pub links: ::prost::alloc::vec::Vec<LinkEndpoint>,
+}
+/// What makes one version of a descriptor into a later one of the same incarnation.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SegmentDelta {
+    /// As in SegmentDescriptor.
+    #[prost(uint32, tag = "1")]
+    pub schema_version: u32,
+    #[prost(uint64, tag = "2")]
+    pub incarnation: u64,
+    /// The version that it applies to.
+    #[prost(uint64, tag = "3")]
+    pub from_version: u64,
+    /// The version that it makes.
+    #[prost(uint64, tag = "4")]
+    pub version: u64,
+    /// New buffers, and those that are not as they were, in their new form.
+    #[prost(message, repeated, tag = "5")]
+    pub changed: ::prost::alloc::vec::Vec<BufferDescriptor>,
+    /// Registrations that are gone.
+    #[prost(uint64, repeated, tag = "6")]
+    pub removed: ::prost::alloc::vec::Vec<u64>,
+    /// How many buffers there are then.
+    #[prost(uint64, tag = "7")]
+    pub buffers: u64,
+}
+/// A segment in the form in which it is handed from process to process.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SegmentHandle {
+    /// host:port of the owner's control service; empty when it has none.
+    #[prost(string, tag = "1")]
+    pub control: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "2")]
+    pub segment: ::core::option::Option<SegmentDescriptor>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BufferDescriptor {
@@ -231,6 +274,33 @@ pub mod control_client {
                 .insert(GrpcMethod::new("mooncake.tent.v1.Control", "Probe"));
             self.inner.unary(req, path, codec).await
         }
+        /// Tells of what is changed in the segment from then on, until either side ends it. Answers like
+        /// GetSegment first, unless nothing has changed since the version that is named. The incarnation
+        /// must be that of the process that is asked.
+        pub async fn watch_segment(
+            &mut self,
+            request: impl tonic::IntoRequest<super::GetSegmentRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::GetSegmentResponse>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mooncake.tent.v1.Control/WatchSegment",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("mooncake.tent.v1.Control", "WatchSegment"));
+            self.inner.server_streaming(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -259,6 +329,22 @@ pub mod control_server {
             &self,
             request: tonic::Request<super::ProbeRequest>,
         ) -> std::result::Result<tonic::Response<super::ProbeResponse>, tonic::Status>;
+        /// Server streaming response type for the WatchSegment method.
+        type WatchSegmentStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::GetSegmentResponse, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Tells of what is changed in the segment from then on, until either side ends it. Answers like
+        /// GetSegment first, unless nothing has changed since the version that is named. The incarnation
+        /// must be that of the process that is asked.
+        async fn watch_segment(
+            &self,
+            request: tonic::Request<super::GetSegmentRequest>,
+        ) -> std::result::Result<
+            tonic::Response<Self::WatchSegmentStream>,
+            tonic::Status,
+        >;
     }
     #[derive(Debug)]
     pub struct ControlServer<T> {
@@ -420,6 +506,52 @@ pub mod control_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mooncake.tent.v1.Control/WatchSegment" => {
+                    #[allow(non_camel_case_types)]
+                    struct WatchSegmentSvc<T: Control>(pub Arc<T>);
+                    impl<
+                        T: Control,
+                    > tonic::server::ServerStreamingService<super::GetSegmentRequest>
+                    for WatchSegmentSvc<T> {
+                        type Response = super::GetSegmentResponse;
+                        type ResponseStream = T::WatchSegmentStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::GetSegmentRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Control>::watch_segment(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = WatchSegmentSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

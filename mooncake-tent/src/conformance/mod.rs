@@ -3,7 +3,8 @@
 //! [`suite`] runs all [laws] against pairs of engines that a link's own crate makes;
 //! [`conformance_tests!`](crate::conformance_tests) makes one test of each law, so that a failure
 //! names the law. [`Chaos`] wraps a link and misbehaves by a seeded plan, [`Relay`] stands between
-//! processes and does the same to bytes.
+//! processes and does the same to bytes. [`check_registry`] is what a
+//! [registry](crate::registry) must keep.
 //!
 //! ```
 //! use mooncake_tent::{InProcess, TentEngine, conformance::Fixture};
@@ -31,11 +32,13 @@
 mod chaos;
 mod fixture;
 pub mod laws;
+mod registries;
 mod relay;
 mod remote;
 
 pub use chaos::{Chaos, ChaosCounts, Mischief};
 pub use fixture::Fixture;
+pub use registries::check_registry;
 pub use relay::{Cut, Flow, Relay, RelayCounts, Rules};
 
 /// Runs every law, each on a fixture of its own, and says on standard error which one.

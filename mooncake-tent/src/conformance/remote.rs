@@ -12,7 +12,8 @@ use std::{
 
 use super::fixture::books;
 use crate::{
-    Buffer, Generation, Memory, RegistrationId, RemoteRange, Segment, memory::LocalBuffer,
+    Buffer, BufferDescriptor, Generation, Memory, RegistrationId, RemoteRange, Segment,
+    memory::LocalBuffer,
 };
 
 /// Either of them.
@@ -48,18 +49,24 @@ impl Bytes for File {
     }
 }
 
+fn whole(segment: &Segment) -> BufferDescriptor {
+    let descriptor = segment.descriptor();
+    let whole = descriptor.buffers().next();
+    whole.expect("one buffer is the file").clone()
+}
+
 impl Remote {
     pub(super) fn id(&self) -> RegistrationId {
         match self {
             Self::Memory(buffer) => buffer.id(),
-            Self::File { segment, .. } => segment.descriptor().buffers()[0].registration,
+            Self::File { segment, .. } => whole(segment).registration,
         }
     }
 
     pub(super) fn generation(&self) -> Generation {
         match self {
             Self::Memory(buffer) => buffer.generation(),
-            Self::File { segment, .. } => segment.descriptor().buffers()[0].generation,
+            Self::File { segment, .. } => whole(segment).generation,
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod client;
 mod server;
+mod watch;
 
 pub(crate) use client::ControlClient;
 pub(crate) use server::{ControlServer, Describe};

@@ -10,7 +10,7 @@ use mooncake_proto::{
     Fault, Retry,
     status::ErrorCode,
     tent::{
-        GetSegmentRequest, GetSegmentResponse, ProbeRequest, ProbeResponse, SegmentDescriptor,
+        GetSegmentRequest, GetSegmentResponse, ProbeRequest, ProbeResponse,
         control_server::{self, Control},
     },
 };
@@ -21,12 +21,21 @@ use tonic::{
     transport::{Server, server::TcpIncoming},
 };
 
-use crate::error::{Error, Result};
+use super::watch::{Changes, Watchers};
+use crate::{
+    error::{Error, Result},
+    registry,
+    segment::SegmentDescriptor,
+};
 
 /// What the service tells about its engine.
 pub(crate) trait Describe: Send + Sync + 'static {
     /// The segment as it is now.
-    fn describe(&self) -> SegmentDescriptor;
+    fn descriptor(&self) -> SegmentDescriptor;
+    /// What somebody lacks of it who knows this version of this incarnation; `None`: nothing.
+    fn since(&self, incarnation: u64, version: u64) -> Option<GetSegmentResponse>;
+    /// Its version, whenever that changes.
+    fn versions(&self) -> watch::Receiver<u64>;
 }
 
 /// A running control service.
@@ -40,6 +49,8 @@ pub(crate) struct ControlServer {
 
 struct Service {
     engine: Arc<OnceLock<Weak<dyn Describe>>>,
+    watchers: Watchers,
+    stopped: watch::Receiver<bool>,
 }
 
 impl ControlServer {
@@ -52,10 +63,12 @@ impl ControlServer {
             .local_addr()
             .map_err(Error::system("control service: own address"))?;
         let engine = Arc::new(OnceLock::new());
+        let (stop, mut stopped) = watch::channel(false);
         let service = control_server::ControlServer::new(Service {
             engine: Arc::clone(&engine),
+            watchers: Watchers::default(),
+            stopped: stopped.clone(),
         });
-        let (stop, mut stopped) = watch::channel(false);
         // An answer is small, and would wait for the peer's delayed acknowledgement.
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
         let task = tokio::spawn(async move {
@@ -111,42 +124,58 @@ impl Drop for ControlServer {
 }
 
 impl Service {
-    fn describe(&self) -> Result<SegmentDescriptor, Status> {
+    fn engine(&self) -> Result<Arc<dyn Describe>, Status> {
         let engine = self.engine.get().and_then(Weak::upgrade);
         let engine = engine.ok_or_else(|| {
             let later = Retry::Later(Duration::from_millis(10));
             Fault::new(ErrorCode::SegmentNotFound, later, "the engine is not ready")
         })?;
-        Ok(engine.describe())
+        Ok(engine)
+    }
+
+    /// The engine, if it is the one that is asked for.
+    fn named(&self, asked: &str) -> Result<Arc<dyn Describe>, Status> {
+        let engine = self.engine()?;
+        let segment = engine.descriptor();
+        // A host has many addresses; who reached us by another one means us all the same, which a
+        // name that is no address does not.
+        if asked.is_empty() || asked == segment.name() || registry::is_address(asked) {
+            return Ok(engine);
+        }
+        let message = format!("this process offers {}, not {asked}", segment.name());
+        Err(Fault::new(ErrorCode::SegmentNotFound, Retry::Never, message).into())
     }
 }
 
 #[tonic::async_trait]
 impl Control for Service {
+    type WatchSegmentStream = Changes;
+
     async fn get_segment(
         &self,
         request: Request<GetSegmentRequest>,
     ) -> Result<Response<GetSegmentResponse>, Status> {
-        let asked = request.into_inner().name;
-        let segment = self.describe()?;
-        if !asked.is_empty() && asked != segment.name {
-            // A host has many addresses; who reached us by another one means us all the same,
-            // which a name that is no address does not.
-            if !asked.contains(':') {
-                let message = format!("this process offers {}, not {asked}", segment.name);
-                return Err(Fault::new(ErrorCode::SegmentNotFound, Retry::Never, message).into());
-            }
-        }
-        Ok(Response::new(GetSegmentResponse {
-            segment: Some(segment),
-        }))
+        let asked = request.into_inner();
+        let engine = self.named(&asked.name)?;
+        let lacks = engine.since(asked.incarnation, asked.version);
+        Ok(Response::new(lacks.unwrap_or_default()))
+    }
+
+    async fn watch_segment(
+        &self,
+        request: Request<GetSegmentRequest>,
+    ) -> Result<Response<Changes>, Status> {
+        let asked = request.into_inner();
+        let engine = self.named(&asked.name)?;
+        let stopped = self.stopped.clone();
+        Ok(Response::new(self.watchers.tell(&asked, &engine, stopped)?))
     }
 
     async fn probe(
         &self,
         _request: Request<ProbeRequest>,
     ) -> Result<Response<ProbeResponse>, Status> {
-        let incarnation = self.describe()?.incarnation;
+        let incarnation = self.engine()?.descriptor().incarnation().get();
         Ok(Response::new(ProbeResponse { incarnation }))
     }
 }

@@ -1,15 +1,20 @@
 //! How an engine comes to be.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use super::{TentEngine, TransportLoader, loader::Loaded, tent::Parts};
 use crate::{
     control::ControlServer,
-    error::Result,
+    error::{Error, Result},
     identity::Incarnation,
     loopback::{self, InProcess},
     memory::BufferTable,
     platform,
+    registry::{Entry, Registry, Tenure, check_name},
     transport::{InstallContext, TaskSlab, Transport},
 };
 
@@ -22,7 +27,15 @@ pub struct TentEngineBuilder {
     loader: TransportLoader,
     in_process: Option<InProcess>,
     patience: Duration,
+    registry: Option<Arc<dyn Registry>>,
+    segment_name: Option<String>,
+    lease: Duration,
 }
+
+/// How long a name stays in a registry after its owner is gone.
+const LEASE: Duration = Duration::from_secs(5);
+/// Shorter ones would be all about renewing them.
+const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 
 impl TentEngineBuilder {
     pub(super) fn new() -> Self {
@@ -32,6 +45,9 @@ impl TentEngineBuilder {
             loader: TransportLoader::default(),
             in_process: None,
             patience: Duration::from_secs(30),
+            registry: None,
+            segment_name: None,
+            lease: LEASE,
         }
     }
 
@@ -47,8 +63,8 @@ impl TentEngineBuilder {
         self
     }
 
-    /// The `host:port` under which others reach the control service, and the name of the segment.
-    /// Without it, the address that is listened on.
+    /// The `host:port` under which others reach the control service, and the name of the segment
+    /// unless it has [another](Self::segment_name). Without it, the address that is listened on.
     pub fn advertise(mut self, address: impl Into<String>) -> Self {
         self.advertise = Some(address.into());
         self
@@ -78,23 +94,47 @@ impl TentEngineBuilder {
         self
     }
 
+    /// Where names of segments are looked up that are no `host:port`.
+    pub fn registry(mut self, registry: impl Registry) -> Self {
+        self.registry = Some(Arc::new(registry));
+        self
+    }
+
+    /// The name of this process's segment in the [registry](Self::registry), instead of the
+    /// `host:port` of its control service: up to 200 bytes without colons, spaces and control
+    /// characters.
+    pub fn segment_name(mut self, name: impl Into<String>) -> Self {
+        self.segment_name = Some(name.into());
+        self
+    }
+
+    /// How long the name stays in the registry after this process is gone without a word; 5 s unless
+    /// told otherwise. It is claimed anew three times as often.
+    pub fn registry_lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
     /// Installs the links and starts the control service. Call it within a tokio runtime, which
     /// carries control and nothing else.
     ///
     /// # Errors
     ///
-    /// A link cannot be installed, or an address cannot be listened on.
+    /// A link cannot be installed, an address cannot be listened on, or the registry does not let
+    /// us have the name. One that another process has is waited for as long as a lease takes to end.
     pub async fn build(mut self) -> Result<TentEngine> {
+        self.check_name()?;
         let incarnation = Incarnation::random();
         let control = match self.listen {
             Some(listen) => Some(ControlServer::start(listen).await?),
             None => None,
         };
-        let name = match (self.advertise, &control) {
-            (Some(name), _) => name,
-            (None, Some(control)) => control.address().to_string(),
-            (None, None) => format!("unreachable-{incarnation}"),
+        let place = match (self.advertise, &control) {
+            (Some(address), _) => Some(address),
+            (None, control) => control.as_ref().map(|it| it.address().to_string()),
         };
+        let own_name = self.segment_name.clone().or_else(|| place.clone());
+        let name = own_name.unwrap_or_else(|| format!("unreachable-{incarnation}"));
         let context = InstallContext {
             incarnation,
             tasks: Arc::new(TaskSlab::new()),
@@ -107,14 +147,50 @@ impl TentEngineBuilder {
             self.loader.want(Arc::new(in_process));
         }
         let Loaded { links, absent } = self.loader.load(&context).await?;
-        Ok(TentEngine::assemble(Parts {
-            name,
+        let engine = TentEngine::assemble(Parts {
+            name: name.clone(),
+            place: place.clone(),
             machine: platform::machine(),
             patience: self.patience,
             context,
             links,
             absent,
             control,
-        }))
+            registry: self.registry.clone(),
+            tenure: OnceLock::new(),
+        });
+        // Peers that find it are answered from here on (law 8).
+        if let (Some(_), Some(registry), Some(control)) = (self.segment_name, self.registry, place)
+        {
+            let entry = Entry {
+                control,
+                incarnation,
+            };
+            engine.hold(Tenure::begin(registry, name, entry, self.lease).await?);
+        }
+        Ok(engine)
+    }
+
+    /// Whether there can be a name of its own.
+    fn check_name(&self) -> Result<()> {
+        let Some(name) = &self.segment_name else {
+            return Ok(());
+        };
+        check_name(name).map_err(Error::Invalid)?;
+        let invalid = |why: &str| Err(Error::Invalid(format!("the name {name:?}: {why}")));
+        let unspecified = self
+            .listen
+            .is_some_and(|listen| listen.ip().is_unspecified());
+        if self.registry.is_none() {
+            invalid("there is no registry to keep it")
+        } else if self.listen.is_none() {
+            invalid("nobody could open it without a control service")
+        } else if unspecified && self.advertise.is_none() {
+            invalid("an address that others reach must be advertised")
+        } else if self.lease < SHORTEST_LEASE {
+            invalid("its lease is too short, 100 ms is the least")
+        } else {
+            Ok(())
+        }
     }
 }

@@ -5,6 +5,7 @@ mod buffer;
 mod builder;
 mod facade;
 mod gauges;
+mod handle;
 mod health;
 mod loader;
 mod parts;

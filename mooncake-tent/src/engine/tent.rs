@@ -2,17 +2,13 @@
 
 use std::{
     fmt,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, OnceLock, Weak},
     time::{Duration, Instant},
 };
 
 use arc_swap::Guard;
 use mooncake_proto::tent as wire;
-use parking_lot::Mutex;
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, sync::watch};
 
 use super::{
     Batch, Buffer, Gauges, RegisterOptions, Request, TentEngineBuilder, TransferEngine,
@@ -26,8 +22,10 @@ use crate::{
     identity::{Generation, Incarnation, RegistrationId},
     memory::{LocalBuffer, LocalSlice, Memory, Permission},
     platform::after,
+    registry::{Registry, Tenure},
     segment::{
-        BufferDescriptor, Known, Route, RouteKey, Segment, SegmentDescriptor, SegmentManager, Span,
+        BufferDescriptor, Known, OwnSegment, Route, RouteKey, Segment, SegmentDescriptor,
+        SegmentManager, Span,
     },
     selector::{Exclusion, Health, LinkFacts, Ranking, RequestFacts, TransportSelector},
     transport::{
@@ -60,18 +58,19 @@ pub(super) struct Parts {
     pub(super) links: Vec<Arc<dyn Transport>>,
     pub(super) absent: Vec<(&'static str, String)>,
     pub(super) control: Option<ControlServer>,
+    /// `host:port` under which others reach it.
+    pub(super) place: Option<String>,
+    pub(super) registry: Option<Arc<dyn Registry>>,
+    /// The name in the registry.
+    pub(super) tenure: OnceLock<Tenure>,
 }
 
 struct Shared {
     parts: Parts,
-    /// Of our own descriptor.
-    version: AtomicU64,
     selector: TransportSelector,
     circuits: Circuits,
-    segments: SegmentManager,
-    own: Segment,
-    /// Held while `own` learns, so that it never learns an older state after a newer one.
-    learning: Mutex<()>,
+    segments: Arc<SegmentManager>,
+    own: OwnSegment,
     batch_parts: Arc<PartsPool>,
     me: Weak<Self>,
 }
@@ -101,7 +100,7 @@ impl TentEngine {
             endpoints,
             Vec::new(),
         );
-        let own = Segment::new(parts.name.clone(), own, Arc::default());
+        let own = OwnSegment::new(own);
         let shared = Arc::new_cyclic(|me: &Weak<Shared>| {
             parts.context.tasks.on_retry(retry_hook(
                 Weak::clone(me),
@@ -111,19 +110,39 @@ impl TentEngine {
             if let Some(control) = &parts.control {
                 control.speak_for(Weak::<Shared>::clone(me));
             }
+            let segments = SegmentManager::new(parts.registry.clone());
             Shared {
                 parts,
-                version: AtomicU64::new(0),
                 selector: TransportSelector::new(),
                 circuits: Circuits::new(),
-                segments: SegmentManager::default(),
+                segments,
                 own,
-                learning: Mutex::default(),
                 batch_parts: Arc::default(),
                 me: Weak::clone(me),
             }
         });
         Self { shared }
+    }
+
+    /// Keeps its name until it ends.
+    pub(super) fn hold(&self, tenure: Tenure) {
+        if self.shared.parts.tenure.set(tenure).is_err() {
+            unreachable!("an engine has one name");
+        }
+    }
+
+    /// `host:port` of its control service; `None`: it has none.
+    pub fn control_address(&self) -> Option<&str> {
+        let parts = &self.shared.parts;
+        parts.place.as_deref().filter(|_| parts.control.is_some())
+    }
+
+    pub(super) fn segments(&self) -> &SegmentManager {
+        &self.shared.segments
+    }
+
+    pub(super) fn own_segment(&self) -> &Segment {
+        self.shared.own.segment()
     }
 
     /// Which links would carry a request to `segment`, best first, and why.
@@ -248,7 +267,7 @@ impl TransferEngine for TentEngine {
     ) -> BoxFuture<'a, Result<Segment>> {
         Box::pin(async move {
             if name.is_empty() || name == self.segment_name() {
-                return Ok(self.shared.own.clone());
+                return Ok(self.shared.own.segment().clone());
             }
             match self.shared.opening(name) {
                 Some(opening) => opening.within(name, budget).await,
@@ -311,6 +330,13 @@ impl TransferEngine for TentEngine {
         Box::pin(async move {
             let end = after(budget);
             let parts = &self.shared.parts;
+            self.shared.segments.stop();
+            if let Some(tenure) = parts.tenure.get()
+                && let Err(error) = tenure.end(budget / 4).await
+            {
+                // Its lease ends all the same.
+                tracing::debug!(%error, "the name was not given back");
+            }
             if let Some(control) = &parts.control {
                 control.stop(budget / 2).await;
             }
@@ -671,7 +697,7 @@ impl Shared {
         let mut key = RouteKey::any(wanted.op);
         key.local = wanted.local;
         if let Some(registration) = wanted.registration {
-            key.remote = known.links_of(registration, names);
+            key.remote = known.descriptor.links_of(registration, names);
         }
         key
     }
@@ -755,41 +781,26 @@ impl Shared {
     /// A buffer has come, changed or gone. Peers do not know of local ones.
     fn changed(&self, buffer: &LocalBuffer) {
         if buffer.permission() != Permission::Local {
-            let _learning = self.learning.lock();
-            self.version.fetch_add(1, Ordering::AcqRel);
-            self.own.learn(self.descriptor());
+            self.own.changed(buffer.id(), || {
+                let there = self.parts.context.buffers.contains(buffer.id());
+                there.then(|| self.describe(buffer))
+            });
         }
     }
 
-    fn descriptor(&self) -> SegmentDescriptor {
-        let parts = &self.parts;
-        let buffers = parts
-            .context
-            .buffers
-            .all()
-            .iter()
-            .filter(|buffer| buffer.permission() != Permission::Local)
-            .map(|buffer| BufferDescriptor {
-                registration: buffer.id(),
-                generation: buffer.generation(),
-                address: buffer.memory().address(),
-                length: buffer.memory().len() as u64,
-                permission: buffer.permission(),
-                location: buffer.location().to_owned(),
-                links: self
-                    .carrying(buffer)
-                    .map(|link| link.name().to_owned())
-                    .collect(),
-            })
-            .collect();
-        SegmentDescriptor::new(
-            parts.name.clone(),
-            parts.context.incarnation,
-            self.version.load(Ordering::Acquire),
-            parts.machine.clone(),
-            endpoints(&parts.links),
-            buffers,
-        )
+    fn describe(&self, buffer: &LocalBuffer) -> BufferDescriptor {
+        BufferDescriptor {
+            registration: buffer.id(),
+            generation: buffer.generation(),
+            address: buffer.memory().address(),
+            length: buffer.memory().len() as u64,
+            permission: buffer.permission(),
+            location: buffer.location().into(),
+            links: self
+                .carrying(buffer)
+                .map(|link| link.name().to_owned())
+                .collect(),
+        }
     }
 
     /// Takes a buffer from the links that carry it.
@@ -861,8 +872,16 @@ impl Registrar for Shared {
 }
 
 impl Describe for Shared {
-    fn describe(&self) -> wire::SegmentDescriptor {
-        self.descriptor().to_wire(&endpoints(&self.parts.links))
+    fn descriptor(&self) -> SegmentDescriptor {
+        self.own.segment().descriptor()
+    }
+
+    fn since(&self, incarnation: u64, version: u64) -> Option<wire::GetSegmentResponse> {
+        self.own.since(incarnation, version)
+    }
+
+    fn versions(&self) -> watch::Receiver<u64> {
+        self.own.versions()
     }
 }
 

@@ -124,8 +124,8 @@ impl OpenFile {
                 true => Permission::PeersReadWrite,
                 false => Permission::PeersRead,
             },
-            location: "*".to_owned(),
-            links: vec![NAME.to_owned()],
+            location: "*".into(),
+            links: [NAME.to_owned()].into(),
         };
         let endpoints = vec![(NAME.to_owned(), self.path.display().to_string())];
         let machine = platform::machine();

@@ -65,10 +65,16 @@ pub(crate) struct BufferSums {
     pub(crate) withdrawn_bytes: u64,
 }
 
+type Shard = ArcSwap<FxHashMap<RegistrationId, Arc<LocalBuffer>>>;
+
+/// A power of two. Ids follow each other, so that all shards have their share.
+const SHARDS: usize = 256;
+
 /// Registered buffers by id: read on every request, written at registration.
 #[derive(Debug)]
 pub(crate) struct BufferTable {
-    buffers: ArcSwap<FxHashMap<RegistrationId, Arc<LocalBuffer>>>,
+    /// Many maps, so that one more buffer does not copy all of the others.
+    shards: Box<[Shard]>,
     next: Mutex<u64>,
     /// Set once a link asks for it, before any buffer is prepared.
     #[cfg(feature = "host")]
@@ -82,7 +88,7 @@ impl BufferTable {
         // Ids of different lives of a process do not repeat, so that an old one finds nothing.
         let first = rand::random::<u64>() & !0xffff_ffff;
         Self {
-            buffers: ArcSwap::default(),
+            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
             next: Mutex::new(first | 1),
             #[cfg(feature = "host")]
             marks: OnceLock::new(),
@@ -130,24 +136,29 @@ impl BufferTable {
     }
 
     /// It is registered still.
-    #[cfg(feature = "host")]
     pub(crate) fn contains(&self, id: RegistrationId) -> bool {
-        self.buffers.load().contains_key(&id)
+        self.shard(id).load().contains_key(&id)
+    }
+
+    fn shard(&self, id: RegistrationId) -> &Shard {
+        &self.shards[id.0 as usize & (SHARDS - 1)]
     }
 
     pub(crate) fn publish(&self, buffer: &Arc<LocalBuffer>) {
-        // The lock of `next` also orders writers of the map.
+        // The lock of `next` also orders writers of the maps.
         let _writer = self.next.lock();
-        let mut buffers = FxHashMap::clone(&self.buffers.load());
+        let shard = self.shard(buffer.id());
+        let mut buffers = FxHashMap::clone(&shard.load());
         buffers.insert(buffer.id(), Arc::clone(buffer));
-        self.buffers.store(Arc::new(buffers));
+        shard.store(Arc::new(buffers));
     }
 
     pub(crate) fn remove(&self, id: RegistrationId) {
         let _writer = self.next.lock();
-        let mut buffers = FxHashMap::clone(&self.buffers.load());
+        let shard = self.shard(id);
+        let mut buffers = FxHashMap::clone(&shard.load());
         if let Some(buffer) = buffers.remove(&id) {
-            self.buffers.store(Arc::new(buffers));
+            shard.store(Arc::new(buffers));
             let mut withdrawn = self.withdrawn.lock();
             withdrawn.retain(|buffer| held(buffer).is_some());
             withdrawn.push(Arc::downgrade(&buffer));
@@ -155,12 +166,12 @@ impl BufferTable {
     }
 
     pub(crate) fn sums(&self) -> BufferSums {
-        let buffers = self.buffers.load();
-        let mut sums = BufferSums {
-            registrations: buffers.len() as u64,
-            leases: buffers.values().map(|buffer| buffer.leases()).sum(),
-            withdrawn_bytes: 0,
-        };
+        let mut sums = BufferSums::default();
+        for shard in &self.shards {
+            let buffers = shard.load();
+            sums.registrations += buffers.len() as u64;
+            sums.leases += buffers.values().map(|buffer| buffer.leases()).sum::<u64>();
+        }
         let mut withdrawn = self.withdrawn.lock();
         withdrawn.retain(|buffer| {
             let Some(buffer) = held(buffer) else {
@@ -171,12 +182,6 @@ impl BufferTable {
             true
         });
         sums
-    }
-
-    pub(crate) fn all(&self) -> Vec<Arc<LocalBuffer>> {
-        let mut all: Vec<_> = self.buffers.load().values().cloned().collect();
-        all.sort_by_key(|buffer| buffer.id());
-        all
     }
 
     /// Checks a peer's request against what is registered and holds the range for it (law 4).
@@ -198,7 +203,7 @@ impl BufferTable {
         generation: Generation,
         access: Access,
     ) -> Result<BufferLease, Refusal> {
-        let buffers = self.buffers.load();
+        let buffers = self.shard(id).load();
         let buffer = buffers.get(&id).ok_or(Refusal::UnknownRegistration)?;
         if !access.is_allowed(buffer.permission()) {
             return Err(Refusal::Permission);

@@ -1,10 +1,10 @@
 //! What a process tells of its segment.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use mooncake_proto::tent as wire;
-use rustc_hash::FxHashMap;
 
+use super::Chunks;
 use crate::{
     identity::{Generation, Incarnation, RegistrationId},
     memory::Permission,
@@ -14,16 +14,24 @@ use crate::{
 /// The newest form of descriptors that we read, and the one that we write.
 const SCHEMA_VERSION: u32 = 1;
 
-/// A segment as its owner described it at one moment.
+/// A segment as its owner described it at one moment. A copy costs next to nothing.
 #[derive(Clone, Debug)]
 pub struct SegmentDescriptor {
-    name: String,
+    name: Arc<str>,
     version: u64,
-    machine: String,
+    machine: Arc<str>,
     peer: Arc<Peer>,
-    /// Sorted by address.
-    buffers: Vec<BufferDescriptor>,
-    by_registration: FxHashMap<RegistrationId, usize>,
+    /// Buffers may overlap, and begin at the same address.
+    by_address: Chunks<(u64, RegistrationId), Arc<Held>>,
+    by_registration: Chunks<RegistrationId, Arc<Held>>,
+}
+
+/// A buffer, and what its readers have made out.
+#[derive(Debug)]
+struct Held {
+    buffer: BufferDescriptor,
+    /// A bit for the place of each of the reader's links that its owner names.
+    links: OnceLock<u64>,
 }
 
 /// A buffer that a segment's owner offers.
@@ -40,9 +48,9 @@ pub struct BufferDescriptor {
     /// What peers may do with it.
     pub permission: Permission,
     /// Where the memory is.
-    pub location: String,
+    pub location: Arc<str>,
     /// Names of the links that accepted it.
-    pub links: Vec<String>,
+    pub links: Arc<[String]>,
 }
 
 /// A resolved place in a remote buffer.
@@ -61,21 +69,18 @@ impl SegmentDescriptor {
         version: u64,
         machine: String,
         endpoints: Vec<(String, String)>,
-        mut buffers: Vec<BufferDescriptor>,
+        buffers: Vec<BufferDescriptor>,
     ) -> Self {
-        buffers.sort_by_key(|buffer| buffer.address);
-        let by_registration = buffers
-            .iter()
-            .enumerate()
-            .map(|(index, buffer)| (buffer.registration, index))
-            .collect();
+        let held: Vec<_> = buffers.into_iter().map(Held::new).collect();
+        let by_address = held.iter().map(|held| (held.place(), Arc::clone(held)));
+        let by_registration = held.iter().map(|held| (held.id(), Arc::clone(held)));
         Self {
-            name,
+            name: name.into(),
             version,
-            machine,
+            machine: machine.into(),
             peer: Arc::new(Peer::new(incarnation, endpoints)),
-            buffers,
-            by_registration,
+            by_address: Chunks::new(by_address.collect()),
+            by_registration: Chunks::new(by_registration.collect()),
         }
     }
 
@@ -105,26 +110,43 @@ impl SegmentDescriptor {
     }
 
     /// All buffers, by address.
-    pub fn buffers(&self) -> &[BufferDescriptor] {
-        &self.buffers
+    pub fn buffers(&self) -> impl Iterator<Item = &BufferDescriptor> {
+        self.by_address.values().map(|held| &held.buffer)
+    }
+
+    /// How many buffers there are.
+    pub fn buffer_count(&self) -> usize {
+        self.by_registration.len()
     }
 
     /// The buffer of this registration.
     pub fn buffer(&self, id: RegistrationId) -> Option<&BufferDescriptor> {
-        self.place_of(id).map(|place| &self.buffers[place])
+        self.by_registration.get(id).map(|held| &held.buffer)
     }
 
-    /// Where in [`buffers`](Self::buffers) the buffer of this registration is.
-    pub(crate) fn place_of(&self, id: RegistrationId) -> Option<usize> {
-        self.by_registration.get(&id).copied()
+    /// A bit for the place of each of our links, called `names`, that carries a buffer. All, if it is
+    /// not known: then its owner knows better.
+    pub(crate) fn links_of<'a, I: Iterator<Item = &'a str>>(
+        &self,
+        id: RegistrationId,
+        names: impl Fn() -> I,
+    ) -> u64 {
+        let Some(held) = self.by_registration.get(id) else {
+            return u64::MAX;
+        };
+        *held.links.get_or_init(|| {
+            names().enumerate().fold(0, |links, (place, name)| {
+                let named = held.buffer.links.iter().any(|link| link == name);
+                links | u64::from(named) << place
+            })
+        })
     }
 
     /// The buffer that holds all of `address..address + length`.
     pub(crate) fn find(&self, address: u64, length: u64) -> Option<Span> {
-        let after = self
-            .buffers
-            .partition_point(|buffer| buffer.address <= address);
-        let buffer = &self.buffers[after.checked_sub(1)?];
+        let last = (address, RegistrationId(u64::MAX));
+        let (_, held) = self.by_address.at_or_before(last)?;
+        let buffer = &held.buffer;
         let offset = address - buffer.address;
         let fits = offset.checked_add(length)? <= buffer.length;
         fits.then_some(Span {
@@ -134,15 +156,103 @@ impl SegmentDescriptor {
         })
     }
 
+    /// Adds a buffer, or puts it in place of what has its registration, as the next version.
+    pub(crate) fn put(&mut self, buffer: BufferDescriptor) {
+        self.version += 1;
+        self.replace(buffer);
+    }
+
+    /// Takes a buffer out, as the next version; `false`: there is none, and it is the same version.
+    pub(crate) fn take(&mut self, id: RegistrationId) -> bool {
+        let taken = self.erase(id);
+        self.version += u64::from(taken);
+        taken
+    }
+
+    fn replace(&mut self, buffer: BufferDescriptor) {
+        let held = Held::new(buffer);
+        if let Some(before) = self.by_registration.insert(held.id(), Arc::clone(&held)) {
+            self.by_address.remove(before.place());
+        }
+        self.by_address.insert(held.place(), held);
+    }
+
+    fn erase(&mut self, id: RegistrationId) -> bool {
+        let erased = self.by_registration.remove(id);
+        if let Some(held) = &erased {
+            self.by_address.remove(held.place());
+        }
+        erased.is_some()
+    }
+
+    /// What makes the version `from` into this one, in which the buffers of `touched` are not what
+    /// they were.
+    pub(crate) fn delta(
+        &self,
+        from: u64,
+        touched: impl Iterator<Item = RegistrationId>,
+    ) -> wire::SegmentDelta {
+        let mut delta = wire::SegmentDelta {
+            schema_version: SCHEMA_VERSION,
+            incarnation: self.incarnation().get(),
+            from_version: from,
+            version: self.version,
+            changed: Vec::new(),
+            removed: Vec::new(),
+            buffers: self.buffer_count() as u64,
+        };
+        for id in touched {
+            match self.buffer(id) {
+                Some(buffer) => delta.changed.push(buffer.to_wire()),
+                None => delta.removed.push(id.0),
+            }
+        }
+        delta
+    }
+
+    /// This with what has changed since; the error says why that makes no sense.
+    pub fn with_delta(&self, delta: wire::SegmentDelta) -> Result<Self, String> {
+        check_schema(delta.schema_version)?;
+        if delta.incarnation != self.incarnation().get() {
+            return Err("its change is of another incarnation".to_owned());
+        }
+        // It says all that is not as it was in an older version, so it fits what is newer than that.
+        if !(delta.from_version..delta.version).contains(&self.version) {
+            return Err(format!(
+                "its change is from version {} to {}, we have {}",
+                delta.from_version, delta.version, self.version
+            ));
+        }
+        let mut changed = self.clone();
+        changed.version = delta.version;
+        // Of one that came and went in between, we do not know.
+        for id in delta.removed {
+            changed.erase(RegistrationId(id));
+        }
+        let mut reader = Reader::default();
+        for buffer in delta.changed {
+            changed.replace(reader.read(buffer)?);
+        }
+        let count = changed.buffer_count() as u64;
+        if count != delta.buffers {
+            return Err(format!(
+                "its change leaves {count} buffers of {}",
+                delta.buffers
+            ));
+        }
+        Ok(changed)
+    }
+
     /// For the wire.
-    pub fn to_wire(&self, endpoints: &[(String, String)]) -> wire::SegmentDescriptor {
+    pub fn to_wire(&self) -> wire::SegmentDescriptor {
+        let endpoints = self.peer.endpoints();
         wire::SegmentDescriptor {
             schema_version: SCHEMA_VERSION,
-            name: self.name.clone(),
+            name: self.name.to_string(),
             incarnation: self.incarnation().get(),
             version: self.version,
-            machine: self.machine.clone(),
-            buffers: self.buffers.iter().map(BufferDescriptor::to_wire).collect(),
+            machine: self.machine.to_string(),
+            buffers: self.buffers().map(BufferDescriptor::to_wire).collect(),
             links: endpoints
                 .iter()
                 .map(|(link, address)| wire::LinkEndpoint {
@@ -155,12 +265,7 @@ impl SegmentDescriptor {
 
     /// From the wire; the error says what does not make sense.
     pub fn from_wire(wire: wire::SegmentDescriptor) -> Result<Self, String> {
-        if wire.schema_version != SCHEMA_VERSION {
-            return Err(format!(
-                "its descriptor has schema {}, we read {SCHEMA_VERSION}",
-                wire.schema_version
-            ));
-        }
+        check_schema(wire.schema_version)?;
         let incarnation = Incarnation::from_u64(wire.incarnation)
             .ok_or_else(|| "its descriptor names incarnation 0".to_owned())?;
         let endpoints = wire
@@ -168,19 +273,71 @@ impl SegmentDescriptor {
             .into_iter()
             .map(|link| (link.link, link.address))
             .collect();
-        let buffers = wire
-            .buffers
-            .into_iter()
-            .map(BufferDescriptor::from_wire)
-            .collect::<Result<_, _>>()?;
-        Ok(Self::new(
+        let mut reader = Reader::default();
+        let buffers = wire.buffers.into_iter().map(|buffer| reader.read(buffer));
+        let buffers: Vec<_> = buffers.collect::<Result<_, _>>()?;
+        let count = buffers.len();
+        let described = Self::new(
             wire.name,
             incarnation,
             wire.version,
             wire.machine,
             endpoints,
             buffers,
-        ))
+        );
+        if described.buffer_count() != count {
+            return Err("its descriptor has a registration twice".to_owned());
+        }
+        Ok(described)
+    }
+}
+
+impl Held {
+    fn new(buffer: BufferDescriptor) -> Arc<Self> {
+        Arc::new(Self {
+            buffer,
+            links: OnceLock::new(),
+        })
+    }
+
+    fn id(&self) -> RegistrationId {
+        self.buffer.registration
+    }
+
+    fn place(&self) -> (u64, RegistrationId) {
+        (self.buffer.address, self.id())
+    }
+}
+
+fn check_schema(schema: u32) -> Result<(), String> {
+    match schema {
+        SCHEMA_VERSION => Ok(()),
+        other => Err(format!(
+            "its descriptor has schema {other}, we read {SCHEMA_VERSION}"
+        )),
+    }
+}
+
+/// Reads buffers one after the other. Most are like the one before in location and links, which they
+/// then share.
+#[derive(Default)]
+struct Reader {
+    last: Option<(Arc<str>, Arc<[String]>)>,
+}
+
+impl Reader {
+    fn read(&mut self, wire: wire::BufferDescriptor) -> Result<BufferDescriptor, String> {
+        let (last, links) = match self.last.take() {
+            Some((location, links)) => (Some(location), Some(links)),
+            None => (None, None),
+        };
+        let location = last.filter(|last| **last == *wire.location);
+        let links = links.filter(|links| **links == *wire.links);
+        let mut buffer = BufferDescriptor::from_wire(wire)?;
+        buffer.location = location.unwrap_or(buffer.location);
+        buffer.links = links.unwrap_or(buffer.links);
+        self.last = Some((Arc::clone(&buffer.location), Arc::clone(&buffer.links)));
+        Ok(buffer)
     }
 }
 
@@ -197,8 +354,8 @@ impl BufferDescriptor {
             address: self.address,
             length: self.length,
             permission: permission.into(),
-            location: self.location.clone(),
-            links: self.links.clone(),
+            location: self.location.to_string(),
+            links: self.links.to_vec(),
         }
     }
 
@@ -221,8 +378,8 @@ impl BufferDescriptor {
             address: wire.address,
             length: wire.length,
             permission,
-            location: wire.location,
-            links: wire.links,
+            location: wire.location.into(),
+            links: wire.links.into(),
         })
     }
 }
@@ -240,8 +397,8 @@ mod tests {
             address,
             length,
             permission: Permission::PeersReadWrite,
-            location: "*".to_owned(),
-            links: vec!["tcp".to_owned()],
+            location: "*".into(),
+            links: ["tcp".to_owned()].into(),
         }
     }
 
@@ -276,10 +433,9 @@ mod tests {
     #[test]
     fn a_descriptor_survives_the_wire_and_nonsense_does_not() {
         let ours = segment(vec![buffer(1, 100, 100), buffer(2, 300, 1)]);
-        let endpoints = [("tcp".to_owned(), "127.0.0.1:1".to_owned())];
-        let wire = ours.to_wire(&endpoints);
+        let wire = ours.to_wire();
         let back = SegmentDescriptor::from_wire(wire.clone()).unwrap();
-        assert_eq!(back.buffers(), ours.buffers());
+        assert!(back.buffers().eq(ours.buffers()));
         assert_eq!(back.peer(), ours.peer());
         assert_eq!(
             (back.name(), back.version(), back.machine()),
@@ -295,6 +451,46 @@ mod tests {
         assert!(broken(|wire| wire.incarnation = 0).contains("incarnation 0"));
         assert!(broken(|wire| wire.buffers[0].length = 0).contains("no sensible range"));
         assert!(broken(|wire| wire.buffers[0].address = u64::MAX).contains("no sensible range"));
+        assert!(broken(|wire| wire.buffers[1].registration = 1).contains("twice"));
+    }
+
+    #[test]
+    fn a_change_makes_one_version_into_a_later_one_and_nonsense_leaves_it_alone() {
+        let before = segment(vec![
+            buffer(1, 100, 100),
+            buffer(2, 300, 1),
+            buffer(3, 300, 9),
+        ]);
+        let mut after = before.clone();
+        after.put(buffer(2, 500, 5));
+        after.put(buffer(4, 50, 1));
+        assert!(after.take(RegistrationId(1)) && !after.take(RegistrationId(1)));
+        assert_eq!(after.version(), before.version() + 3);
+
+        let touched = [2, 4, 1, 77].map(RegistrationId);
+        let delta = after.delta(before.version(), touched.into_iter());
+        assert_eq!((delta.changed.len(), &delta.removed[..]), (2, &[1, 77][..]));
+        let made = before.with_delta(delta.clone()).unwrap();
+        assert!(made.buffers().eq(after.buffers()));
+        assert_eq!(made.version(), after.version());
+        assert_eq!(made.find(300, 9).map(|span| span.registration.0), Some(3));
+        assert_eq!(made.find(500, 5).map(|span| span.registration.0), Some(2));
+
+        let broken = |change: fn(&mut wire::SegmentDelta)| {
+            let mut delta = delta.clone();
+            change(&mut delta);
+            before.with_delta(delta).unwrap_err()
+        };
+        assert!(broken(|delta| delta.schema_version = 2).contains("schema 2"));
+        assert!(broken(|delta| delta.incarnation += 1).contains("incarnation"));
+        assert!(broken(|delta| delta.from_version = 4).contains("version"));
+        assert!(broken(|delta| delta.version = delta.from_version).contains("version"));
+        assert!(broken(|delta| delta.buffers += 1).contains("buffers"));
+        assert!(broken(|delta| delta.changed[0].length = 0).contains("no sensible range"));
+        assert!(
+            made.with_delta(delta).unwrap_err().contains("version"),
+            "twice"
+        );
     }
 
     proptest! {

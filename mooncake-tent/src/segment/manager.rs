@@ -1,46 +1,142 @@
 //! The segments of other processes that this one has opened, by name.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, Weak},
     time::{Duration, Instant},
 };
 
+use mooncake_proto::tent::GetSegmentResponse;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
+use tokio::runtime::Handle;
+use tonic::Streaming;
 
-use super::{Fences, Segment, SegmentDescriptor};
+use super::{Fences, Segment, SegmentDescriptor, watch::Follower};
 use crate::{
     control::ControlClient,
     error::{Error, Result},
     platform::after,
+    registry::{self, Registry},
 };
 
+/// How long finding an owner may take that is to be followed.
+const WATCH_BUDGET: Duration = Duration::from_secs(1);
+
 /// Opens segments and keeps what is known of them fresh.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct SegmentManager {
-    open: Mutex<FxHashMap<String, Segment>>,
+    open: Mutex<FxHashMap<String, Open>>,
     fences: Mutex<FxHashMap<String, Arc<Fences>>>,
     client: ControlClient,
+    registry: Option<Arc<dyn Registry>>,
+    /// Where the owners of names were last found.
+    places: Mutex<FxHashMap<String, String>>,
+    runtime: Handle,
+    me: Weak<Self>,
+}
+
+#[derive(Debug)]
+struct Open {
+    segment: Segment,
+    /// `None` once the engine is being shut down.
+    _follower: Option<Follower>,
 }
 
 impl SegmentManager {
+    /// Names that are no addresses are looked up in `registry`. Call it within a tokio runtime, on
+    /// which owners are followed.
+    pub(crate) fn new(registry: Option<Arc<dyn Registry>>) -> Arc<Self> {
+        Arc::new_cyclic(|me| Self {
+            open: Mutex::default(),
+            fences: Mutex::default(),
+            client: ControlClient::default(),
+            registry,
+            places: Mutex::default(),
+            runtime: Handle::current(),
+            me: Weak::clone(me),
+        })
+    }
+
     /// The segment of this name, fetched from its owner unless it is open already.
     pub(crate) async fn open(&self, name: &str, budget: Duration) -> Result<Segment> {
-        if let Some(segment) = self.open.lock().get(name) {
-            return Ok(segment.clone());
+        if let Some(open) = self.open.lock().get(name) {
+            return Ok(open.segment.clone());
         }
-        let descriptor = self.fetch(name, budget).await?;
+        let fetched = self.fetch(name, None, budget).await;
+        let described = fetched.and_then(|descriptor| {
+            descriptor.ok_or_else(|| Error::Unreachable {
+                segment: name.to_owned(),
+                message: "it answers without a segment".to_owned(),
+            })
+        });
+        if described.is_err() && !self.open.lock().contains_key(name) {
+            self.places.lock().remove(name);
+        }
+        Ok(self.learned(name, described?))
+    }
+
+    /// The segment of this name, with what somebody says of it unless it is open already.
+    pub(crate) fn learned(&self, name: &str, descriptor: SegmentDescriptor) -> Segment {
         let fences = Arc::clone(self.fences.lock().entry(name.to_owned()).or_default());
         let mut open = self.open.lock();
         // Whoever came first in the meantime is as good.
-        let segment = open
-            .entry(name.to_owned())
-            .or_insert_with(|| Segment::new(name.to_owned(), descriptor, fences));
-        Ok(segment.clone())
+        let open = open.entry(name.to_owned()).or_insert_with(|| {
+            let segment = Segment::new(name.to_owned(), descriptor, fences);
+            let follow = |me| Follower::follow(&me, segment.clone());
+            Open {
+                _follower: self.me.upgrade().map(follow),
+                segment,
+            }
+        });
+        open.segment.clone()
+    }
+
+    /// The owner of this name was last seen there.
+    pub(crate) fn saw(&self, name: &str, place: &str) {
+        if !registry::is_address(name) {
+            let mut places = self.places.lock();
+            places.insert(name.to_owned(), place.to_owned());
+        }
+    }
+
+    /// Where the owner of this segment was last seen.
+    pub(crate) fn last_place(&self, segment: &Segment) -> Option<String> {
+        let name = segment.name();
+        if registry::is_address(name) {
+            return Some(name.to_owned());
+        }
+        self.places.lock().get(name).cloned()
+    }
+
+    /// Owners are not followed any more.
+    pub(crate) fn stop(&self) {
+        for open in self.open.lock().values_mut() {
+            open._follower = None;
+        }
+    }
+
+    pub(super) fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
+    /// What the owner tells of changes from now on.
+    pub(super) async fn watch(&self, segment: &Segment) -> Result<Streaming<GetSegmentResponse>> {
+        let name = segment.name();
+        let place = match self.last_place(segment) {
+            Some(place) => place,
+            None => self.place(name, WATCH_BUDGET).await?,
+        };
+        let known = segment.descriptor();
+        let watched = self.client.watch(&place, name, &known).await;
+        watched.map_err(|fault| Error::Unreachable {
+            segment: name.to_owned(),
+            message: fault.to_string(),
+        })
     }
 
     pub(crate) fn close(&self, segment: &Segment) {
         self.open.lock().remove(segment.name());
+        self.places.lock().remove(segment.name());
     }
 
     /// Fetches the descriptor anew, unless another caller has done so since `seen`.
@@ -64,23 +160,89 @@ impl SegmentManager {
         };
         if is_seen {
             let left = end.saturating_duration_since(Instant::now());
-            segment.learn(self.fetch(segment.name(), left).await?);
+            let fresh = self.fetch(segment.name(), Some(seen), left).await?;
+            if let Some(fresh) = fresh {
+                segment.learn(fresh);
+            }
         }
         Ok(())
     }
 
-    async fn fetch(&self, name: &str, budget: Duration) -> Result<SegmentDescriptor> {
+    /// What the owner says, who need not repeat what is known; `None`: there is nothing else.
+    async fn fetch(
+        &self,
+        name: &str,
+        known: Option<&SegmentDescriptor>,
+        budget: Duration,
+    ) -> Result<Option<SegmentDescriptor>> {
+        let end = after(budget);
         let unreachable = |message: String| Error::Unreachable {
             segment: name.to_owned(),
             message,
         };
-        let fetched = tokio::time::timeout(budget, self.client.segment(name)).await;
-        let wire = fetched
-            .map_err(|_| {
-                self.client.forget(name);
-                unreachable(format!("no answer within {budget:?}"))
-            })?
-            .map_err(|fault| unreachable(fault.to_string()))?;
-        SegmentDescriptor::from_wire(wire).map_err(unreachable)
+        let place = self.place(name, budget).await?;
+        let ask = async |known: Option<&SegmentDescriptor>| {
+            let left = end.saturating_duration_since(Instant::now());
+            let asked = self.client.segment(&place, name, known);
+            let answer = tokio::time::timeout(left, asked).await;
+            answer
+                .map_err(|_| {
+                    self.client.forget(&place);
+                    unreachable(format!("no answer from {place} within {budget:?}"))
+                })?
+                .map_err(|fault| unreachable(fault.to_string()))
+        };
+        let answer = ask(known).await?;
+        let whole = match (answer.segment, answer.delta, known) {
+            (Some(whole), ..) => Some(whole),
+            (None, Some(delta), Some(known)) => match known.with_delta(delta) {
+                Ok(next) => return Ok(Some(next)),
+                Err(what) => {
+                    tracing::debug!(name, what, "a change does not fit");
+                    ask(None).await?.segment
+                }
+            },
+            (None, ..) => None,
+        };
+        let whole = whole.map(SegmentDescriptor::from_wire).transpose();
+        whole.map_err(unreachable)
+    }
+
+    /// Where the owner's control service is.
+    async fn place(&self, name: &str, budget: Duration) -> Result<String> {
+        if registry::is_address(name) {
+            return Ok(name.to_owned());
+        }
+        let last = self.places.lock().get(name).cloned();
+        let looked_up = match &self.registry {
+            Some(registry) => {
+                // Whoever is known to be somewhere may be there still when nobody can say.
+                let budget = if last.is_some() { budget / 2 } else { budget };
+                let asked = registry.look_up(name);
+                let entry = registry::within(&**registry, name, budget, asked).await;
+                entry.map(|entry| entry.map(|entry| entry.control))
+            }
+            None => Ok(None),
+        };
+        match (looked_up, last) {
+            (Ok(Some(place)), _) => {
+                self.saw(name, &place);
+                Ok(place)
+            }
+            (Err(error), Some(last)) => {
+                tracing::debug!(name, %error, last, "the last known place must do");
+                Ok(last)
+            }
+            // Not in the registry, but handed to us by somebody who knew.
+            (Ok(None), Some(last)) => Ok(last),
+            (Err(error), None) => Err(error),
+            (Ok(None), None) => Err(Error::Unreachable {
+                segment: name.to_owned(),
+                message: match &self.registry {
+                    Some(registry) => format!("{} has no such name", registry.place()),
+                    None => "it is no host:port, and there is no registry to ask".to_owned(),
+                },
+            }),
+        }
     }
 }

@@ -1,11 +1,18 @@
 //! Segments: what a process offers, and how others learn of it.
 
+mod chunks;
 mod descriptor;
+mod handle;
 mod manager;
+mod own;
 mod remote;
+mod watch;
 
+use chunks::Chunks;
 pub(crate) use descriptor::Span;
 pub use descriptor::{BufferDescriptor, SegmentDescriptor};
+pub use handle::{HandleError, SegmentHandle};
 pub(crate) use manager::SegmentManager;
+pub(crate) use own::OwnSegment;
 pub(crate) use remote::{Fences, Known, Route, RouteKey};
 pub use remote::{RemoteRange, Segment};

@@ -14,7 +14,7 @@ use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::{BufferDescriptor, SegmentDescriptor, Span};
+use super::{SegmentDescriptor, Span};
 use crate::{
     identity::{Generation, Incarnation, RegistrationId},
     transport::{Capabilities, Op, Opened},
@@ -79,8 +79,6 @@ pub(crate) struct Known {
     /// The first that was chosen for good in each direction: mostly there is no other.
     usual: [OnceLock<(RouteKey, Route)>; 2],
     routes: ArcSwap<Routes>,
-    /// For each buffer a bit for the place of each of our links that its owner names.
-    links: OnceLock<Vec<u64>>,
 }
 
 /// Few: buffers of one owner are mostly held by the same links.
@@ -224,7 +222,6 @@ impl Known {
             descriptor,
             usual: [OnceLock::new(), OnceLock::new()],
             routes: ArcSwap::default(),
-            links: OnceLock::new(),
         }
     }
 
@@ -258,27 +255,6 @@ impl Known {
             routes
         });
         take(&route)
-    }
-
-    /// A bit for the place of each of our links, called `names`, that carries a buffer. All, if it is
-    /// not known: then its owner knows better.
-    pub(crate) fn links_of<'a, I: Iterator<Item = &'a str>>(
-        &self,
-        registration: RegistrationId,
-        names: impl Fn() -> I,
-    ) -> u64 {
-        let links = self.links.get_or_init(|| {
-            let buffers = self.descriptor.buffers().iter();
-            let held = |buffer: &BufferDescriptor| {
-                names().enumerate().fold(0, |links, (place, name)| {
-                    let named = buffer.links.iter().any(|link| link == name);
-                    links | u64::from(named) << place
-                })
-            };
-            buffers.map(held).collect()
-        });
-        let place = self.descriptor.place_of(registration);
-        place.map_or(u64::MAX, |place| links[place])
     }
 
     /// Resolves what the caller named. A generation that the caller names is left to the owner to

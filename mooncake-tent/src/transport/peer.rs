@@ -20,6 +20,11 @@ impl Peer {
         self.id
     }
 
+    /// The name of each such link, and the address.
+    pub(crate) fn endpoints(&self) -> &[(String, String)] {
+        &self.endpoints
+    }
+
     /// Where `link` reaches it, in the link's own form.
     pub fn endpoint(&self, link: &str) -> Option<&str> {
         self.endpoints

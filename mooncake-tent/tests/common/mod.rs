@@ -2,6 +2,9 @@
 #![allow(dead_code, reason = "each file uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
+pub(crate) mod names;
+pub(crate) mod servers;
+
 use std::{
     fs,
     io::{Read, Write},

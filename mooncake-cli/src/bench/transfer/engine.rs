@@ -99,7 +99,7 @@ impl<'a> Engine<'a> {
             Ok::<_, Failure>((engine, local, segment))
         };
         let (engine, local, segment) = runtime.block_on(opened)?;
-        let address = segment.descriptor().buffers().first().map(|it| it.address);
+        let address = segment.descriptor().buffers().next().map(|it| it.address);
         let missing = || Failure::new("the target offers no memory");
         Ok(Self {
             address: address.ok_or_else(missing)?,
