@@ -5,7 +5,7 @@ use std::{fmt, io, sync::Arc, time::Duration};
 pub use mooncake_proto::{Applied, Retry};
 
 use crate::{
-    identity::{PeerId, RegistrationId},
+    identity::{Incarnation, PeerId, RegistrationId},
     transport::Op,
 };
 
@@ -43,9 +43,19 @@ pub enum Error {
         segment: String,
         reasons: String,
     },
+    /// A notification was not delivered, as far as is known; `applied` says how far.
+    #[error("{segment} was not notified ({applied:?} of it arrived): {message}")]
+    NotDelivered {
+        segment: String,
+        message: String,
+        applied: Applied,
+    },
     /// The address or range does not lie within a buffer that the peer offers.
     #[error("{segment} offers no buffer for {wanted}")]
     NotRegistered { segment: String, wanted: String },
+    /// Another life of the segment's owner answers than the one that was meant.
+    #[error("segment {segment}: another process answers in the place of {known}")]
+    Restarted { segment: String, known: Incarnation },
     /// The operating system refused.
     #[error("{what}: {source}")]
     System {
@@ -64,11 +74,17 @@ impl Error {
         match self {
             Self::Busy { .. } | Self::InUse { .. } => Retry::Later(Duration::from_millis(10)),
             Self::Unreachable { .. } => Retry::Later(Duration::from_millis(100)),
-            Self::NotRegistered { .. } => Retry::AfterRefresh,
+            Self::NotDelivered {
+                applied: Applied::Nothing,
+                ..
+            } => Retry::Later(Duration::from_millis(100)),
+            Self::NotRegistered { .. } | Self::Restarted { .. } => Retry::AfterRefresh,
             Self::NoRoute { .. } => Retry::Elsewhere,
-            Self::Install { .. } | Self::Invalid(_) | Self::NoLink { .. } | Self::System { .. } => {
-                Retry::Never
-            }
+            Self::Install { .. }
+            | Self::Invalid(_)
+            | Self::NoLink { .. }
+            | Self::NotDelivered { .. }
+            | Self::System { .. } => Retry::Never,
         }
     }
 

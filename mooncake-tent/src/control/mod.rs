@@ -3,5 +3,5 @@
 mod client;
 mod server;
 
-pub(crate) use client::ControlClient;
+pub(crate) use client::{ControlClient, Unanswered};
 pub(crate) use server::{ControlServer, Describe};

@@ -10,7 +10,8 @@ use mooncake_proto::{
     Fault, Retry,
     status::ErrorCode,
     tent::{
-        GetSegmentRequest, GetSegmentResponse, ProbeRequest, ProbeResponse, SegmentDescriptor,
+        GetSegmentRequest, GetSegmentResponse, NotifyRequest, NotifyResponse, ProbeRequest,
+        ProbeResponse, SegmentDescriptor,
         control_server::{self, Control},
     },
 };
@@ -27,6 +28,9 @@ use crate::error::{Error, Result};
 pub(crate) trait Describe: Send + Sync + 'static {
     /// The segment as it is now.
     fn describe(&self) -> SegmentDescriptor;
+
+    /// A peer has something to say.
+    fn notified(&self, request: NotifyRequest) -> NotifyResponse;
 }
 
 /// A running control service.
@@ -111,13 +115,13 @@ impl Drop for ControlServer {
 }
 
 impl Service {
-    fn describe(&self) -> Result<SegmentDescriptor, Status> {
+    fn engine(&self) -> Result<Arc<dyn Describe>, Status> {
         let engine = self.engine.get().and_then(Weak::upgrade);
         let engine = engine.ok_or_else(|| {
             let later = Retry::Later(Duration::from_millis(10));
             Fault::new(ErrorCode::SegmentNotFound, later, "the engine is not ready")
         })?;
-        Ok(engine.describe())
+        Ok(engine)
     }
 }
 
@@ -128,7 +132,7 @@ impl Control for Service {
         request: Request<GetSegmentRequest>,
     ) -> Result<Response<GetSegmentResponse>, Status> {
         let asked = request.into_inner().name;
-        let segment = self.describe()?;
+        let segment = self.engine()?.describe();
         if !asked.is_empty() && asked != segment.name {
             // A host has many addresses; who reached us by another one means us all the same,
             // which a name that is no address does not.
@@ -146,7 +150,14 @@ impl Control for Service {
         &self,
         _request: Request<ProbeRequest>,
     ) -> Result<Response<ProbeResponse>, Status> {
-        let incarnation = self.describe()?.incarnation;
+        let incarnation = self.engine()?.describe().incarnation;
         Ok(Response::new(ProbeResponse { incarnation }))
+    }
+    async fn notify(
+        &self,
+        request: Request<NotifyRequest>,
+    ) -> Result<Response<NotifyResponse>, Status> {
+        let answer = self.engine()?.notified(request.into_inner());
+        Ok(Response::new(answer))
     }
 }

@@ -22,6 +22,7 @@ pub struct TentEngineBuilder {
     loader: TransportLoader,
     in_process: Option<InProcess>,
     patience: Duration,
+    notifications: usize,
 }
 
 impl TentEngineBuilder {
@@ -32,6 +33,7 @@ impl TentEngineBuilder {
             loader: TransportLoader::default(),
             in_process: None,
             patience: Duration::from_secs(30),
+            notifications: 1024,
         }
     }
 
@@ -78,6 +80,13 @@ impl TentEngineBuilder {
         self
     }
 
+    /// How many notifications wait to be received; peers that send more are told that we are busy. 1024
+    /// unless told otherwise.
+    pub fn notification_room(mut self, notifications: usize) -> Self {
+        self.notifications = notifications;
+        self
+    }
+
     /// Installs the links and starts the control service. Call it within a tokio runtime, which
     /// carries control and nothing else.
     ///
@@ -111,6 +120,7 @@ impl TentEngineBuilder {
             name,
             machine: platform::machine(),
             patience: self.patience,
+            notifications: self.notifications,
             context,
             links,
             absent,

@@ -24,6 +24,8 @@ pub struct Gauges {
     pub leases: u64,
     /// Memory of buffers that were unregistered, which leases keep.
     pub withdrawn_bytes: u64,
+    /// Notifications that have come and were not taken.
+    pub notifications: u64,
     /// What each link holds, by its name.
     pub links: Vec<(&'static str, LinkGauges)>,
 }

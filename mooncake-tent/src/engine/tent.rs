@@ -15,9 +15,10 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 use super::{
-    Batch, Buffer, Gauges, RegisterOptions, Request, TentEngineBuilder, TransferEngine,
+    Batch, Buffer, Gauges, Probe, RegisterOptions, Request, TentEngineBuilder, TransferEngine,
     buffer::Registrar,
     health::Circuits,
+    liveness,
     parts::{PartsPool, Scratch},
 };
 use crate::{
@@ -25,6 +26,10 @@ use crate::{
     error::{Error, Reason, Result, Retry, Stage, TransferError},
     identity::{Generation, Incarnation, RegistrationId},
     memory::{LocalBuffer, LocalSlice, Memory, Permission},
+    notify::{
+        Announcement, Notification, NotificationCounts, NotificationQueue, Notifier,
+        ReceivedNotification,
+    },
     platform::after,
     segment::{
         BufferDescriptor, Known, Route, RouteKey, Segment, SegmentDescriptor, SegmentManager, Span,
@@ -56,6 +61,8 @@ pub(super) struct Parts {
     pub(super) name: String,
     pub(super) machine: String,
     pub(super) patience: Duration,
+    /// So many of them may wait.
+    pub(super) notifications: usize,
     pub(super) context: InstallContext,
     pub(super) links: Vec<Arc<dyn Transport>>,
     pub(super) absent: Vec<(&'static str, String)>,
@@ -73,6 +80,7 @@ struct Shared {
     /// Held while `own` learns, so that it never learns an older state after a newer one.
     learning: Mutex<()>,
     batch_parts: Arc<PartsPool>,
+    notifier: Arc<Notifier>,
     me: Weak<Self>,
 }
 
@@ -102,6 +110,11 @@ impl TentEngine {
             Vec::new(),
         );
         let own = Segment::new(parts.name.clone(), own, Arc::default());
+        let segments = SegmentManager::default();
+        let incarnation = parts.context.incarnation;
+        let queue = Arc::new(NotificationQueue::new(incarnation, parts.notifications));
+        let client = Arc::clone(segments.client());
+        let notifier = Notifier::new(incarnation, parts.name.clone(), queue, client);
         let shared = Arc::new_cyclic(|me: &Weak<Shared>| {
             parts.context.tasks.on_retry(retry_hook(
                 Weak::clone(me),
@@ -116,10 +129,11 @@ impl TentEngine {
                 version: AtomicU64::new(0),
                 selector: TransportSelector::new(),
                 circuits: Circuits::new(),
-                segments: SegmentManager::default(),
+                segments,
                 own,
                 learning: Mutex::default(),
                 batch_parts: Arc::default(),
+                notifier,
                 me: Weak::clone(me),
             }
         });
@@ -152,8 +166,14 @@ impl TentEngine {
             registrations: buffers.registrations,
             leases: buffers.leases,
             withdrawn_bytes: buffers.withdrawn_bytes,
+            notifications: self.shared.notifier.queue().len() as u64,
             links: links.map(|link| (link.name(), link.gauges())).collect(),
         }
+    }
+
+    /// What became of notifications that came in.
+    pub fn notification_counts(&self) -> NotificationCounts {
+        self.shared.notifier.queue().counts()
     }
 
     /// Tasks that have not been given back.
@@ -280,6 +300,11 @@ impl TransferEngine for TentEngine {
         })
     }
 
+    fn probe<'a>(&'a self, segment: &'a Segment, budget: Duration) -> BoxFuture<'a, Result<Probe>> {
+        let client = self.shared.segments.client();
+        Box::pin(liveness::probe(client, self.incarnation(), segment, budget))
+    }
+
     fn fence<'a>(&'a self, segment: &'a Segment, budget: Duration) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let end = after(budget);
@@ -305,6 +330,47 @@ impl TransferEngine for TentEngine {
 
     fn submit_transfer(&self, batch: &mut Batch, requests: Vec<Request>) -> Result<()> {
         self.shared.submit(batch, requests)
+    }
+
+    fn submit_transfer_and_notify(
+        &self,
+        batch: &mut Batch,
+        requests: Vec<Request>,
+        notification: Notification,
+    ) -> Result<Announcement> {
+        let notifier = &self.shared.notifier;
+        let segments = requests.iter().map(|request| &request.segment);
+        let plan = notifier.plan(segments, &notification)?;
+        let part = batch.with_part(|batch| self.shared.submit(batch, requests))?;
+        Ok(notifier.announce(plan, part))
+    }
+
+    fn send_notification<'a>(
+        &'a self,
+        segment: &'a Segment,
+        notification: Notification,
+        budget: Duration,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let end = after(budget);
+            let shared = &self.shared;
+            let seen = segment.descriptor();
+            let sent = shared.notifier.send(segment, &notification, budget).await;
+            if matches!(sent, Err(Error::Restarted { .. })) {
+                let left = end.saturating_duration_since(Instant::now());
+                // Without it the next transfer finds out by itself.
+                let _learned = shared.segments.refresh(segment, &seen, left).await;
+            }
+            sent
+        })
+    }
+
+    fn receive_notifications(&self) -> Vec<ReceivedNotification> {
+        self.shared.notifier.queue().take_all()
+    }
+
+    fn next_notification(&self) -> BoxFuture<'_, ReceivedNotification> {
+        Box::pin(self.shared.notifier.queue().take_one())
     }
 
     fn shutdown(&self, budget: Duration) -> BoxFuture<'_, Result<()>> {
@@ -863,6 +929,10 @@ impl Registrar for Shared {
 impl Describe for Shared {
     fn describe(&self) -> wire::SegmentDescriptor {
         self.descriptor().to_wire(&endpoints(&self.parts.links))
+    }
+
+    fn notified(&self, request: wire::NotifyRequest) -> wire::NotifyResponse {
+        self.notifier.queue().accept(request)
     }
 }
 

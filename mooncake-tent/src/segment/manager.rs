@@ -20,10 +20,15 @@ use crate::{
 pub(crate) struct SegmentManager {
     open: Mutex<FxHashMap<String, Segment>>,
     fences: Mutex<FxHashMap<String, Arc<Fences>>>,
-    client: ControlClient,
+    client: Arc<ControlClient>,
 }
 
 impl SegmentManager {
+    /// What asks the owners.
+    pub(crate) fn client(&self) -> &Arc<ControlClient> {
+        &self.client
+    }
+
     /// The segment of this name, fetched from its owner unless it is open already.
     pub(crate) async fn open(&self, name: &str, budget: Duration) -> Result<Segment> {
         if let Some(segment) = self.open.lock().get(name) {

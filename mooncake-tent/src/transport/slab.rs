@@ -95,6 +95,8 @@ struct Change {
     batch: Option<Arc<BatchState>>,
     ended: bool,
     quiet: bool,
+    /// It did not complete.
+    failed: bool,
     retry: bool,
     free: bool,
 }
@@ -364,6 +366,9 @@ impl TaskSlab {
             self.free(task);
         }
         if let Some(batch) = change.batch {
+            if change.failed {
+                batch.spoil();
+            }
             batch.change(change.ended, change.quiet);
         }
     }
@@ -466,6 +471,7 @@ impl TaskBody {
             if self.touched || self.bytes > 0 {
                 error.applied = Applied::Unknown;
             }
+            change.failed = true;
         }
         self.outcome = Some(outcome);
         (self.previous, self.carrier) = (None, None);
