@@ -93,7 +93,7 @@ mod wheel;
 pub use cma::CmaTransport;
 pub use engine::{
     Batch, Buffer, Gauges, Liveness, Probe, RegisterOptions, Request, TentEngine,
-    TentEngineBuilder, TransferEngine,
+    TentEngineBuilder, TransferEngine, WarmUp,
 };
 pub use error::{Applied, Error, Progress, Reason, Result, Retry, Stage, TransferError};
 #[cfg(feature = "file")]

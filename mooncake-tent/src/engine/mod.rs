@@ -11,6 +11,7 @@ mod loader;
 mod parts;
 mod request;
 mod tent;
+mod warm_up;
 
 pub use batch::Batch;
 pub use buffer::{Buffer, RegisterOptions};
@@ -21,3 +22,4 @@ pub use liveness::{Liveness, Probe};
 pub(crate) use loader::TransportLoader;
 pub use request::Request;
 pub use tent::TentEngine;
+pub use warm_up::WarmUp;

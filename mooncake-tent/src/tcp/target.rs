@@ -46,6 +46,11 @@ const HELLO_BUDGET: Duration = Duration::from_secs(5);
 const STRANGERS: usize = 1024;
 /// Connections that the system holds before we accept them.
 const BACKLOG: i32 = 1024;
+/// A connection counts as one that has just come for so long: who has something to say says it at
+/// once, and who does not holds up nobody.
+const JUST_COME: Duration = Duration::from_millis(50);
+/// When who finds all seats taken should come again.
+const AGAIN_MS: u32 = 50;
 /// Answers are sent at the latest when so many, or so many bytes, wait.
 const ANSWERS: usize = 32;
 const ANSWER_PAYLOAD: u64 = 1 << 20;
@@ -68,13 +73,15 @@ struct Shared {
     lanes: Mutex<AcceptedLanes>,
     /// A lane's thread has ended.
     ended: Condvar,
+    /// A connection has said hello, or ended.
+    greeted: Condvar,
     stopped: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct AcceptedLanes {
     /// Connections that have not said hello yet, by a number of ours, oldest first.
-    strangers: BTreeMap<u64, TcpStream>,
+    strangers: BTreeMap<u64, Stranger>,
     next_stranger: u64,
     lanes: FxHashMap<LaneName, Accepted>,
     /// Connections that carry fences, one of each initiator: they need no seat.
@@ -86,13 +93,32 @@ impl AcceptedLanes {
     fn sockets(&self) -> impl Iterator<Item = &TcpStream> {
         let accepted = self.lanes.values().chain(self.errands.values());
         let accepted = accepted.map(|lane| &lane.socket);
-        accepted.chain(self.strangers.values())
+        let strangers = self.strangers.values();
+        accepted.chain(strangers.map(|stranger| &stranger.socket))
+    }
+
+    /// Until when one has to wait for the next connection, with so many at once: by then one of those
+    /// that have just come counts no more.
+    fn wait_for_next(&self, at_once: usize) -> Option<Instant> {
+        // In the order in which they came.
+        let now = Instant::now();
+        let just_come = self.strangers.values().filter(|it| now < it.silent_until);
+        let mut newest = just_come.rev().skip(at_once.max(1) - 1);
+        newest.next().map(|stranger| stranger.silent_until)
     }
 
     fn fence(&mut self, name: LaneName) {
         let present = |initiator| self.lanes.keys().any(|(other, _)| *other == initiator);
         self.fenced.add(name, present);
     }
+}
+
+/// A connection that has not said hello yet.
+#[derive(Debug)]
+struct Stranger {
+    socket: TcpStream,
+    /// It has just come.
+    silent_until: Instant,
 }
 
 /// A lane that has said hello.
@@ -126,6 +152,7 @@ impl Target {
             config: config.clone(),
             lanes: Mutex::default(),
             ended: Condvar::new(),
+            greeted: Condvar::new(),
             stopped: AtomicBool::new(false),
         });
         let accepting = listener
@@ -163,6 +190,7 @@ impl Target {
     /// Ends all lanes and waits for their threads.
     pub(super) fn stop(&self, budget: Duration) -> Result<()> {
         self.shared.stopped.store(true, Ordering::Release);
+        self.shared.greeted.notify_all();
         // Wakes the acceptor, which then sees that it should stop.
         let _not_listening = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
         let acceptor = self.acceptor.lock().take();
@@ -191,6 +219,7 @@ impl Target {
 
 fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     while !shared.stopped.load(Ordering::Acquire) {
+        shared.until_next();
         match listener.accept() {
             Ok((socket, _)) => shared.welcome(socket),
             Err(error) => {
@@ -204,6 +233,16 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
 }
 
 impl Shared {
+    /// Waits until not too many have just come. Those that come meanwhile wait with the system.
+    fn until_next(&self) {
+        let mut lanes = self.lanes.lock();
+        while !self.stopped.load(Ordering::Acquire)
+            && let Some(end) = lanes.wait_for_next(self.config.hellos_at_once)
+        {
+            self.greeted.wait_until(&mut lanes, end);
+        }
+    }
+
     fn welcome(self: &Arc<Self>, socket: TcpStream) {
         let Ok(ours) = socket.try_clone() else {
             return;
@@ -215,11 +254,15 @@ impl Shared {
             {
                 // Who has something to say says it at once.
                 tracing::debug!("TCP link: a connection is closed that has not said hello");
-                let _gone = oldest.shutdown(Shutdown::Both);
+                let _gone = oldest.socket.shutdown(Shutdown::Both);
             }
             lanes.next_stranger += 1;
             let number = lanes.next_stranger;
-            lanes.strangers.insert(number, ours);
+            let stranger = Stranger {
+                socket: ours,
+                silent_until: after(JUST_COME),
+            };
+            lanes.strangers.insert(number, stranger);
             number
         };
         let shared = Arc::clone(self);
@@ -266,6 +309,11 @@ impl Shared {
             target: self.incarnation,
             largest_request: LARGEST_REQUEST,
             window: u32::try_from(self.config.window).unwrap_or(u32::MAX),
+            again_ms: if welcome == Welcome::Busy {
+                AGAIN_MS
+            } else {
+                0
+            },
         };
         stream.write_all(&answer.encode())?;
         Ok((welcome == Welcome::Accepted).then_some((hello, clock, moving)))
@@ -298,10 +346,11 @@ impl Shared {
             );
             return Welcome::Busy;
         }
-        let Some(socket) = lanes.strangers.remove(&number) else {
+        let Some(Stranger { socket, .. }) = lanes.strangers.remove(&number) else {
             // It took so long that others were given its place.
             return Welcome::Busy;
         };
+        self.greeted.notify_one();
         let lane = Accepted {
             number,
             socket,
@@ -344,6 +393,7 @@ impl Drop for Seat {
         lanes.lanes.retain(|_, lane| lane.number != self.number);
         lanes.errands.retain(|_, lane| lane.number != self.number);
         drop(lanes);
+        self.shared.greeted.notify_one();
         self.shared.ended.notify_all();
     }
 }
@@ -643,6 +693,7 @@ mod tests {
             config: TcpConfig::default(),
             lanes: Mutex::default(),
             ended: Condvar::new(),
+            greeted: Condvar::new(),
             stopped: AtomicBool::new(false),
         };
         let hello = Hello {
@@ -670,6 +721,31 @@ mod tests {
         lane.more(None, None).unwrap();
         let received = iter::from_fn(|| lane.inbox.message::<REQUEST_BYTES>()).count();
         assert_eq!(received, 10);
+    }
+
+    #[test]
+    fn those_that_have_just_come_hold_up_the_next_for_a_moment_only() {
+        let mut lanes = AcceptedLanes::default();
+        assert_eq!(lanes.wait_for_next(1), None);
+        let now = Instant::now();
+        for number in 1..=3 {
+            let (ours, _theirs) = UnixStream::pair().unwrap();
+            let stranger = Stranger {
+                socket: TcpStream::from(OwnedFd::from(ours)),
+                silent_until: now + Duration::from_secs(1000 * number),
+            };
+            lanes.strangers.insert(number, stranger);
+        }
+        let seconds = |at_once| {
+            let wait: Option<Instant> = lanes.wait_for_next(at_once);
+            wait.map(|until| until.duration_since(now).as_secs())
+        };
+        assert_eq!(seconds(4), None);
+        assert_eq!(seconds(3), Some(1000));
+        // With room for two, the first and the second have to go.
+        assert_eq!(seconds(2), Some(2000));
+        assert_eq!(seconds(1), Some(3000));
+        assert_eq!(seconds(0), Some(3000), "one is always let in");
     }
 
     #[test]

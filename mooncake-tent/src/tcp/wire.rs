@@ -3,7 +3,7 @@
 //! | Message | Bytes | Fields |
 //! |---|---|---|
 //! | hello | 48 | magic `MCTL` · version u16 · flags u16 (1: an errand) · initiator's incarnation u64 · incarnation it looks for u64 · lane id u64 · window u32 · 0 u32 · 0 u64 |
-//! | hello answer | 48 | magic `MCTL` · version u16 · status u16 · target's incarnation u64 · largest request u64 · window u32 · 0 u32 · 0 u64 · 0 u64 |
+//! | hello answer | 48 | magic `MCTL` · version u16 · status u16 · target's incarnation u64 · largest request u64 · window u32 · when to come again, if it is busy, in ms u32 · 0 u64 · 0 u64 |
 //! | request | 48 | operation u8 · flags u8 · 0 u16 · generation u32 · tag u64 · registration u64 · offset u64 · length u64 · deadline u64, then the payload of a write |
 //! | answer | 24 | status u8 · operation u8 · 0 u16 · 0 u32 · tag u64 · length u64, then the payload of a read |
 //!
@@ -30,7 +30,7 @@ use crate::{
 };
 
 pub(super) const MAGIC: [u8; 4] = *b"MCTL";
-pub(super) const VERSION: u16 = 1;
+pub(super) const VERSION: u16 = 2;
 pub(super) const HELLO_BYTES: usize = 48;
 pub(super) const REQUEST_BYTES: usize = 48;
 pub(super) const ANSWER_BYTES: usize = 24;
@@ -128,6 +128,8 @@ pub(super) struct HelloAnswer {
     pub(super) target: Incarnation,
     pub(super) largest_request: u64,
     pub(super) window: u32,
+    /// When a target that is busy may have room, in ms.
+    pub(super) again_ms: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -286,6 +288,7 @@ impl HelloAnswer {
             .u64(self.target.get())
             .u64(self.largest_request)
             .u32(self.window)
+            .u32(self.again_ms)
             .bytes
     }
 
@@ -304,8 +307,9 @@ impl HelloAnswer {
             target: fields.incarnation()?,
             largest_request: fields.u64(),
             window: fields.u32(),
+            again_ms: fields.u32(),
         };
-        fields.zeros::<20>()?;
+        fields.zeros::<16>()?;
         Ok(answer)
     }
 }
@@ -471,7 +475,7 @@ mod tests {
             window: 4,
             errand: true,
         };
-        let mut bytes = b"MCTL\x01\0\x01\0".to_vec();
+        let mut bytes = b"MCTL\x02\0\x01\0".to_vec();
         for number in [1_u64, 2, 3, 4, 0] {
             bytes.extend(number.to_le_bytes());
         }
@@ -484,14 +488,14 @@ mod tests {
             mut bytes in proptest::array::uniform32(0_u8..6),
             more in proptest::array::uniform16(0_u8..3),
         ) {
-            bytes[4] &= 1;
+            bytes[4] &= 3;
             let mut long = [0; 48];
             long[..32].copy_from_slice(&bytes);
             long[32..].copy_from_slice(&more);
             for plausible in [false, true] {
                 if plausible {
                     long[..4].copy_from_slice(&MAGIC);
-                    long[4..8].copy_from_slice(&[1, 0, 0, 0]);
+                    long[4..8].copy_from_slice(&[2, 0, 0, 0]);
                 }
                 if let Ok(hello) = Hello::decode(&long) {
                     prop_assert_eq!(hello.encode(), long);

@@ -32,6 +32,7 @@ pub(in crate::tcp) fn serve(
         config: TcpConfig::default(),
         lanes: Mutex::default(),
         ended: Condvar::new(),
+        greeted: Condvar::new(),
         stopped: AtomicBool::new(false),
     };
     let hello = Hello {
