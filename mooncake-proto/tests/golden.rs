@@ -806,7 +806,7 @@ fn notify_request() -> tent::NotifyRequest {
         window: 907,
         sequence: 1207,
         name: "name".to_owned(),
-        message: b"message".into(),
+        message: "message".into(),
     }
 }
 

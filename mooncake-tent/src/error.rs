@@ -134,6 +134,10 @@ pub enum Reason {
     StaleGeneration,
     /// The peer refuses: it has no such registration (any more).
     UnknownRegistration,
+    /// The peer refuses: it has no room to note that the write arrived.
+    ArrivalsFull,
+    /// The bytes at their place are not those that were sent.
+    Corrupted,
     /// The connection to the peer ended.
     Broken(Arc<str>),
     /// The peer cannot be reached.
@@ -159,6 +163,8 @@ impl fmt::Display for Reason {
             Self::Permission => f.write_str("the peer does not permit this access"),
             Self::StaleGeneration => f.write_str("the peer registered the buffer anew"),
             Self::UnknownRegistration => f.write_str("the peer has no such registration"),
+            Self::ArrivalsFull => f.write_str("the peer's list of arrivals is full"),
+            Self::Corrupted => f.write_str("the bytes that arrived are not those that were sent"),
             Self::Broken(why) => write!(f, "the connection broke: {why}"),
             Self::Unreachable(why) => write!(f, "the peer cannot be reached: {why}"),
             Self::OtherIncarnation => f.write_str("another process answers in the peer's place"),
@@ -245,9 +251,12 @@ impl TransferError {
                 Retry::AfterRefresh
             }
             Reason::Broken(_) | Reason::Cancelled => Retry::Here,
-            Reason::Unreachable(_) | Reason::Protocol(_) | Reason::File(_) | Reason::TimedOut => {
-                Retry::Elsewhere
-            }
+            Reason::ArrivalsFull => Retry::Later(Duration::from_millis(10)),
+            Reason::Corrupted
+            | Reason::Unreachable(_)
+            | Reason::Protocol(_)
+            | Reason::File(_)
+            | Reason::TimedOut => Retry::Elsewhere,
         };
         Self {
             reason,

@@ -56,7 +56,9 @@ async fn peers_that_warm_up_to_one_at_once_end_connected_and_healthy() {
         peers.push(tokio::spawn(async move {
             let segment = engine.open_segment(&name, LONG).await.unwrap();
             start.wait().await;
-            let warm = engine.warm_up_peers(&[segment.clone()], LONG).await;
+            let warm = engine
+                .warm_up_peers(std::slice::from_ref(&segment), LONG)
+                .await;
             warm[0].result.as_ref().unwrap();
             let local = buffer(&engine, 8, Permission::Local).await;
             local.memory().write_at(0, &(peer as u64).to_le_bytes());

@@ -10,7 +10,7 @@ use crate::{
     loopback::{self, InProcess},
     memory::BufferTable,
     platform,
-    transport::{InstallContext, TaskSlab, Transport},
+    transport::{ArrivalBook, InstallContext, TaskSlab, Transport},
 };
 
 /// Collects what an engine shall be. See [`TentEngine::builder`].
@@ -23,6 +23,7 @@ pub struct TentEngineBuilder {
     in_process: Option<InProcess>,
     patience: Duration,
     notifications: usize,
+    arrivals: usize,
 }
 
 impl TentEngineBuilder {
@@ -34,6 +35,7 @@ impl TentEngineBuilder {
             in_process: None,
             patience: Duration::from_secs(30),
             notifications: 1024,
+            arrivals: 4096,
         }
     }
 
@@ -87,6 +89,14 @@ impl TentEngineBuilder {
         self
     }
 
+    /// How many writes whose writers want us to know wait to be [taken](crate::TransferEngine::receive_arrivals),
+    /// under way or arrived; further ones are refused before a byte of them is applied. 4096 unless told
+    /// otherwise.
+    pub fn arrival_room(mut self, arrivals: usize) -> Self {
+        self.arrivals = arrivals;
+        self
+    }
+
     /// Installs the links and starts the control service. Call it within a tokio runtime, which
     /// carries control and nothing else.
     ///
@@ -108,6 +118,7 @@ impl TentEngineBuilder {
             incarnation,
             tasks: Arc::new(TaskSlab::new()),
             buffers: Arc::new(BufferTable::new()),
+            arrivals: ArrivalBook::new(self.arrivals),
         };
         // One that was added like any other link takes its place.
         let missing = || !self.loader.wants(loopback::NAME);

@@ -9,7 +9,7 @@ use crate::{
     memory::Memory,
     notify::{Announcement, Notification, ReceivedNotification},
     segment::Segment,
-    transport::BoxFuture,
+    transport::{Arrival, BoxFuture},
 };
 
 /// Moves bytes between registered buffers of different processes.
@@ -102,7 +102,8 @@ pub trait TransferEngine: fmt::Debug + Send + Sync {
     /// As [`submit_transfer`](Self::submit_transfer). Once all tasks of this submission have completed,
     /// each process that it named finds `notification` in its queue, once; if one of them does not
     /// complete, nobody is told. It is sent whether or not anybody waits for the batch or for what is
-    /// returned.
+    /// returned, and given up when it is not taken within the engine's
+    /// [patience](crate::TentEngineBuilder::patience).
     ///
     /// # Errors
     ///
@@ -135,6 +136,18 @@ pub trait TransferEngine: fmt::Debug + Send + Sync {
 
     /// The oldest notification, once there is one. Losing the future loses no notification.
     fn next_notification(&self) -> BoxFuture<'_, ReceivedNotification>;
+
+    /// Writes with an [op id](Request::op_id) that arrived here, in the order in which they did, except
+    /// those that somebody waits for by name. Each is told once. Until they are taken they hold room, for
+    /// want of which peers are refused in the end.
+    fn receive_arrivals(&self) -> Vec<Arrival>;
+
+    /// The oldest of them, once there is one. Losing the future loses no arrival.
+    fn next_arrival(&self) -> BoxFuture<'_, Arrival>;
+
+    /// The write that `sender` gives this number, once it has arrived, be it now or before this call.
+    /// Losing the future loses no arrival: others may take it then.
+    fn arrival(&self, sender: Incarnation, op_id: u64) -> BoxFuture<'_, Arrival>;
 
     /// Ends all transfers and takes all buffers from peers. Nothing moves afterwards.
     ///

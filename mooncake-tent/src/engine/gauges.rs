@@ -26,6 +26,8 @@ pub struct Gauges {
     pub withdrawn_bytes: u64,
     /// Notifications that have come and were not taken.
     pub notifications: u64,
+    /// Writes that arrived with an op id and were not taken.
+    pub arrivals: u64,
     /// What each link holds, by its name.
     pub links: Vec<(&'static str, LinkGauges)>,
 }

@@ -36,8 +36,8 @@ use crate::{
     },
     selector::{Exclusion, Health, LinkFacts, Ranking, RequestFacts, TransportSelector},
     transport::{
-        Attachment, BoxFuture, InstallContext, Op, Opened, Origin, Outcome, RetryHook, SubBatch,
-        TaskRef, TaskSlab, TaskSpec, Tasks, Transport,
+        Arrival, Attachment, BoxFuture, InstallContext, Op, Opened, Origin, Outcome, RetryHook,
+        SubBatch, TaskRef, TaskSlab, TaskSpec, Tasks, Transport,
     },
 };
 
@@ -114,7 +114,8 @@ impl TentEngine {
         let incarnation = parts.context.incarnation;
         let queue = Arc::new(NotificationQueue::new(incarnation, parts.notifications));
         let client = Arc::clone(segments.client());
-        let notifier = Notifier::new(incarnation, parts.name.clone(), queue, client);
+        let (name, patience) = (parts.name.clone(), parts.patience);
+        let notifier = Notifier::new(incarnation, name, queue, client, patience);
         let shared = Arc::new_cyclic(|me: &Weak<Shared>| {
             parts.context.tasks.on_retry(retry_hook(
                 Weak::clone(me),
@@ -166,6 +167,7 @@ impl TentEngine {
             registrations: buffers.registrations,
             leases: buffers.leases,
             withdrawn_bytes: buffers.withdrawn_bytes,
+            arrivals: parts.context.arrivals.len() as u64,
             notifications: self.shared.notifier.queue().len() as u64,
             links: links.map(|link| (link.name(), link.gauges())).collect(),
         }
@@ -373,6 +375,18 @@ impl TransferEngine for TentEngine {
         Box::pin(self.shared.notifier.queue().take_one())
     }
 
+    fn receive_arrivals(&self) -> Vec<Arrival> {
+        self.shared.parts.context.arrivals.take_all()
+    }
+
+    fn next_arrival(&self) -> BoxFuture<'_, Arrival> {
+        Box::pin(self.shared.parts.context.arrivals.take_one())
+    }
+
+    fn arrival(&self, sender: Incarnation, op_id: u64) -> BoxFuture<'_, Arrival> {
+        Box::pin(self.shared.parts.context.arrivals.take(sender, op_id))
+    }
+
     fn shutdown(&self, budget: Duration) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             let end = after(budget);
@@ -406,6 +420,8 @@ struct Outlook {
 struct Wanted {
     op: Op,
     registration: Option<RegistrationId>,
+    /// The target is told something.
+    receipt: bool,
     /// A bit for each link that carries all that is written from.
     local: u64,
 }
@@ -494,11 +510,17 @@ impl Shared {
                 "a request moves at least one byte".to_owned(),
             ));
         }
+        if request.op == Op::Read && !request.receipt.is_none() {
+            return Err(Error::Invalid(
+                "only a write has an op id or a checksum at its target".to_owned(),
+            ));
+        }
         let deadline = request.deadline.unwrap_or(patience);
         let span = outlook.known.resolve(request.remote, length);
         let wanted = Wanted {
             op: request.op,
             registration: span.map(|span| span.registration),
+            receipt: !request.receipt.is_none(),
             local: held_by_all(request.op, &request.local),
         };
         let last = &mut outlook.routes[usize::from(request.op == Op::Write)];
@@ -535,6 +557,7 @@ impl Shared {
             offset,
             length,
             deadline: Some(deadline),
+            receipt: request.receipt,
             origin: refreshable.then_some(Origin {
                 segment: request.segment,
                 range: request.remote,
@@ -697,6 +720,7 @@ impl Shared {
         let wanted = Wanted {
             op: spec.op,
             registration: Some(span.registration),
+            receipt: !spec.receipt.is_none(),
             local: held_by_all(spec.op, &spec.local),
         };
         let key = self.key(wanted, &known);
@@ -736,6 +760,7 @@ impl Shared {
         let names = || self.parts.links.iter().map(|link| link.name());
         let mut key = RouteKey::any(wanted.op);
         key.local = wanted.local;
+        key.receipt = wanted.receipt;
         if let Some(registration) = wanted.registration {
             key.remote = known.links_of(registration, names);
         }
@@ -787,6 +812,7 @@ impl Shared {
         let machine = &self.parts.machine;
         let request = RequestFacts {
             same_machine: !machine.is_empty() && descriptor.machine() == machine,
+            receipt: key.receipt,
             ..RequestFacts::new(key.op, TYPICAL)
         };
         let ranking = self.selector.rank(&request, &facts);

@@ -1,7 +1,5 @@
 //! The notification that follows a submission.
 
-use std::time::Duration;
-
 use tokio::sync::oneshot;
 
 use crate::{
@@ -58,6 +56,3 @@ impl Announcement {
             .try_for_each(|delivery| delivery.result)
     }
 }
-
-/// How long a target has for its answer once all tasks have completed.
-pub(super) const TO_TELL: Duration = Duration::from_secs(30);

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::{runtime::Handle, sync::oneshot, time::timeout_at};
 
-use super::{Announcement, Delivery, Notification, NotificationQueue, announcement::TO_TELL};
+use super::{Announcement, Delivery, Notification, NotificationQueue};
 use crate::{
     control::{ControlClient, Unanswered},
     error::{Applied, Error, Result},
@@ -40,6 +40,8 @@ pub(crate) struct Notifier {
     segment: String,
     queue: Arc<NotificationQueue>,
     client: Arc<ControlClient>,
+    /// How long a target has for its answer once all tasks of a submission have completed.
+    patience: Duration,
     runtime: Handle,
     /// Of the next notification, to whomever.
     sequence: AtomicU64,
@@ -105,12 +107,14 @@ impl Notifier {
         segment: String,
         queue: Arc<NotificationQueue>,
         client: Arc<ControlClient>,
+        patience: Duration,
     ) -> Arc<Self> {
         Arc::new(Self {
             me,
             segment,
             queue,
             client,
+            patience,
             runtime: Handle::current(),
             sequence: AtomicU64::new(1),
             lines: Mutex::default(),
@@ -188,7 +192,7 @@ impl Notifier {
 
     /// At once: one that is slow holds up no other.
     async fn tell_all(self: &Arc<Self>, plan: &Plan) -> Vec<Delivery> {
-        let end = after(TO_TELL);
+        let end = after(self.patience);
         let told = plan.receivers.iter().map(|to| {
             let (notifier, to) = (Arc::clone(self), to.clone());
             let notification = plan.notification.clone();

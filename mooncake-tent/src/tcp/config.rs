@@ -22,6 +22,9 @@ pub struct TcpConfig {
     /// Connections that have just come and not said hello yet; further ones wait until these have, so
     /// that many peers that come together are served one after the other.
     pub hellos_at_once: usize,
+    /// All payload and what is said about it goes with a CRC32C, which the other side compares before
+    /// anything is called complete. Costs a pass over the bytes on each side.
+    pub checksums: bool,
     /// A request is cut above this many bytes, so that its parts share the lanes.
     pub slice_bytes: u64,
     /// Requests under way on one lane.
@@ -52,6 +55,7 @@ impl Default for TcpConfig {
             lanes_accepted_per_peer: 16,
             lanes_accepted: 1024,
             hellos_at_once: 64,
+            checksums: false,
             slice_bytes: 1 << 20,
             window: 1024,
             window_bytes: 4 << 20,

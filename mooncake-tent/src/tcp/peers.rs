@@ -23,8 +23,8 @@ use super::{
     poller::Poller,
     socket::{connect, notice_vanished_peer, read_whole},
     wire::{
-        ANSWER_BYTES, AnswerHeader, HELLO_BYTES, Hello, HelloAnswer, LaneClock, RequestHeader,
-        Status, Verb, Welcome,
+        ANSWER_BYTES, AnswerHeader, Flags, HELLO_BYTES, Hello, HelloAnswer, LaneClock,
+        RequestHeader, Status, Verb, Welcome,
     },
 };
 use crate::{
@@ -540,6 +540,7 @@ impl Peers {
         for lane in lanes {
             let request = RequestHeader {
                 verb: Verb::Fence,
+                flags: Flags::default(),
                 deadline_us: clock.to_wire(Some(after(FENCE_BUDGET))),
                 tag: 0,
                 registration: RegistrationId(*lane),

@@ -27,8 +27,9 @@ use super::{
     peers::spawn,
     socket::{Mode, notice_vanished_peer, read_whole, readable_before},
     wire::{
-        ANSWER_BYTES, AnswerHeader, HELLO_BYTES, Hello, HelloAnswer, LARGEST_REQUEST, LaneClock,
-        Malformed, REQUEST_BYTES, RequestHeader, Status, Verb, Welcome,
+        ANSWER_BYTES, AnswerHeader, Extension, FLAGS_AT, Flags, HELLO_BYTES, Hello, HelloAnswer,
+        LARGEST_REQUEST, LONG_REQUEST_BYTES, LaneClock, Malformed, REQUEST_BYTES, RequestHeader,
+        Status, Verb, Welcome,
     },
 };
 use crate::{
@@ -37,7 +38,7 @@ use crate::{
     memory::{Access, Admission, BufferTable, LocalSlice, Refusal},
     platform::after,
     spin::Spin,
-    transport::{InstallContext, LinkGauges},
+    transport::{Arrival, ArrivalBook, InstallContext, LinkGauges},
 };
 
 /// How long a connection may take for its whole hello.
@@ -69,6 +70,7 @@ pub(super) struct Target {
 struct Shared {
     incarnation: Incarnation,
     buffers: Arc<BufferTable>,
+    arrivals: Arc<ArrivalBook>,
     config: TcpConfig,
     lanes: Mutex<AcceptedLanes>,
     /// A lane's thread has ended.
@@ -149,6 +151,7 @@ impl Target {
         let shared = Arc::new(Shared {
             incarnation: engine.incarnation,
             buffers: Arc::clone(&engine.buffers),
+            arrivals: Arc::clone(&engine.arrivals),
             config: config.clone(),
             lanes: Mutex::default(),
             ended: Condvar::new(),
@@ -460,9 +463,8 @@ impl<'a> Lane<'a> {
         // When the message must be whole of which a part is here.
         let mut due = None;
         loop {
-            while let Some(bytes) = self.inbox.message::<REQUEST_BYTES>() {
-                let request = RequestHeader::decode(&bytes).map_err(garbage)?;
-                self.request(&request)?;
+            while let Some((request, extension)) = self.next_request().map_err(garbage)? {
+                self.request(&request, extension)?;
                 due = None;
             }
             // Between messages a peer may be silent as long as it likes, unless it is on an errand.
@@ -477,7 +479,21 @@ impl<'a> Lane<'a> {
         }
     }
 
-    fn request(&mut self, request: &RequestHeader) -> io::Result<()> {
+    /// `None`: it is not wholly here.
+    fn next_request(&mut self) -> Result<Option<(RequestHeader, Extension)>, Malformed> {
+        let flags = self.inbox.waiting().get(FLAGS_AT);
+        if flags.is_some_and(|flags| *flags != 0) {
+            let long = self.inbox.message::<LONG_REQUEST_BYTES>();
+            return long.map(|it| RequestHeader::decode_long(&it)).transpose();
+        }
+        let Some(bytes) = self.inbox.message::<REQUEST_BYTES>() else {
+            return Ok(None);
+        };
+        let request = RequestHeader::decode(&bytes)?;
+        Ok(Some((request, Extension::default())))
+    }
+
+    fn request(&mut self, request: &RequestHeader, extension: Extension) -> io::Result<()> {
         if request.length > LARGEST_REQUEST {
             return Err(garbage(Malformed::Unknown("length")));
         }
@@ -498,10 +514,11 @@ impl<'a> Lane<'a> {
             },
             Verb::Write => {
                 let status = match self.admit(request, Access::Write) {
-                    Ok(slice) => {
+                    Ok(slice) if request.flags.is_empty() => {
                         self.take(slice, deadline)?;
                         Status::Applied
                     }
+                    Ok(slice) => self.take_flagged(slice, request.flags, extension, deadline)?,
                     Err(refusal) => {
                         self.discard(request.length, deadline)?;
                         Status::Refused(refusal)
@@ -558,6 +575,37 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
+    /// As [`take`](Self::take), and does what a write's flags ask for once all of it is at its place.
+    fn take_flagged(
+        &mut self,
+        slice: LocalSlice,
+        flags: Flags,
+        extension: Extension,
+        deadline: Option<Instant>,
+    ) -> io::Result<Status> {
+        let length = slice.len();
+        // Before a byte is applied: later there must be room.
+        let seat = flags.tells.then(|| self.shared.arrivals.reserve());
+        if matches!(seat, Some(None)) {
+            drop(slice);
+            self.discard(length, deadline)?;
+            return Ok(Status::NoRoom);
+        }
+        let place = flags.checked.then(|| slice.clone());
+        self.take(slice, deadline)?;
+        let found = place.map(|place| place.checksum(0));
+        if found.is_some_and(|found| found != extension.payload) {
+            return Ok(Status::Corrupted);
+        }
+        if let Some(seat) = seat.flatten() {
+            seat.report(Arrival {
+                checksum: found,
+                ..Arrival::new(self.initiator, extension.op_id, length)
+            });
+        }
+        Ok(Status::Applied)
+    }
+
     /// A refused write's payload still has to be passed over.
     fn discard(&mut self, length: u64, deadline: Option<Instant>) -> io::Result<()> {
         self.inbox.expect_nothing();
@@ -577,16 +625,21 @@ impl<'a> Lane<'a> {
         status: Status,
         payload: SmallVec<[LocalSlice; 1]>,
     ) -> io::Result<()> {
-        let header = AnswerHeader {
+        let mut header = AnswerHeader {
             status,
             verb: request.verb,
+            check: None,
             tag: request.tag,
             length: payload.iter().map(LocalSlice::len).sum(),
         };
+        if request.flags.checked {
+            header.check = Some(header.checksum(&payload));
+        }
         self.answers.push(Frame {
             tag: request.tag,
             before: 0,
             header: header.encode(),
+            head: ANSWER_BYTES,
             payload,
             deadline: None,
         });
@@ -690,6 +743,7 @@ mod tests {
         let shared = Shared {
             incarnation: life,
             buffers,
+            arrivals: ArrivalBook::new(0),
             config: TcpConfig::default(),
             lanes: Mutex::default(),
             ended: Condvar::new(),
@@ -707,6 +761,7 @@ mod tests {
         let mut lane = Lane::new(&shared, &socket, &hello, clock, Moving::default());
         let request = |verb, length| RequestHeader {
             verb,
+            flags: Flags::default(),
             deadline_us: 0,
             tag: 0,
             registration: buffer.id(),
@@ -715,8 +770,9 @@ mod tests {
             length,
         };
         theirs.write_all(&[7; LARGE as usize]).unwrap();
-        lane.request(&request(Verb::Write, LARGE)).unwrap();
-        lane.request(&request(Verb::Read, 8)).unwrap();
+        let nothing = Extension::default();
+        lane.request(&request(Verb::Write, LARGE), nothing).unwrap();
+        lane.request(&request(Verb::Read, 8), nothing).unwrap();
         theirs.write_all(&[0; 10 * REQUEST_BYTES]).unwrap();
         lane.more(None, None).unwrap();
         let received = iter::from_fn(|| lane.inbox.message::<REQUEST_BYTES>()).count();

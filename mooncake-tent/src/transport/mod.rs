@@ -1,11 +1,13 @@
 //! The contract between the engine and its links.
 
+mod arrivals;
 mod batch;
 mod link;
 mod peer;
 mod slab;
 mod task;
 
+pub use arrivals::{Arrival, ArrivalBook, ArrivalSeat};
 pub use batch::BatchState;
 pub use link::{
     Attachment, BoxFuture, Capabilities, InstallContext, LinkGauges, Opened, SubBatch, Transport,
@@ -14,4 +16,4 @@ pub use peer::Peer;
 pub(crate) use slab::RetryHook;
 pub use slab::{TaskSlab, Tasks};
 pub(crate) use task::Origin;
-pub use task::{Op, Outcome, Posting, TaskRef, TaskSpec};
+pub use task::{Op, Outcome, Posting, Receipt, TaskRef, TaskSpec};

@@ -192,6 +192,7 @@ impl TaskSlab {
                 offset: spec.offset,
                 length: spec.length,
                 deadline: spec.deadline,
+                receipt: spec.receipt,
             })
         })
         .flatten()
@@ -555,6 +556,7 @@ mod tests {
             offset: 0,
             length: 10,
             deadline: None,
+            receipt: crate::transport::Receipt::default(),
             origin: None,
         };
         let mut refs = Vec::new();
