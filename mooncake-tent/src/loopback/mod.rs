@@ -27,14 +27,13 @@ pub(crate) const NAME: &str = "in-process";
 /// Each engine has one of its own without being asked, for its own segment.
 #[derive(Clone, Default)]
 pub struct InProcess {
-    engines: Arc<Mutex<FxHashMap<PeerId, End>>>,
+    engines: Arc<Mutex<FxHashMap<PeerId, Arc<End>>>>,
     installed: Arc<OnceLock<Installed>>,
     /// Shared by copies; whoever takes it alone has waited for all that had begun.
     copying: Arc<RwLock<()>>,
 }
 
 /// What an engine offers to the others.
-#[derive(Clone)]
 struct End {
     buffers: Arc<BufferTable>,
     arrivals: Arc<ArrivalBook>,
@@ -44,7 +43,7 @@ struct End {
 struct Installed {
     me: PeerId,
     tasks: Tasks,
-    engines: Arc<Mutex<FxHashMap<PeerId, End>>>,
+    engines: Arc<Mutex<FxHashMap<PeerId, Arc<End>>>>,
 }
 
 impl Drop for Installed {
@@ -125,7 +124,9 @@ impl Transport for InProcess {
                 buffers: engine.buffers,
                 arrivals: engine.arrivals,
             };
-            self.engines.lock().insert(engine.incarnation, end);
+            self.engines
+                .lock()
+                .insert(engine.incarnation, Arc::new(end));
             Ok(())
         })
     }
@@ -201,7 +202,7 @@ impl InProcessSubBatch {
         if spec.deadline.is_some_and(|end| end <= Instant::now()) {
             return Outcome::timed_out(Stage::Post, peer);
         }
-        let Some(End { buffers, arrivals }) = self.link.engines.lock().get(&peer).cloned() else {
+        let Some(there) = self.link.engines.lock().get(&peer).cloned() else {
             return failed(Reason::OtherIncarnation);
         };
         let access = match spec.op {
@@ -211,14 +212,17 @@ impl InProcessSubBatch {
         let Some(end) = spec.offset.checked_add(spec.length) else {
             return failed(Reason::OutOfBounds);
         };
-        match buffers.admit(spec.registration, spec.generation, spec.offset..end, access) {
+        match there
+            .buffers
+            .admit(spec.registration, spec.generation, spec.offset..end, access)
+        {
             Ok(remote) => {
                 let _copying = self.link.copying.read();
                 if spec.receipt.is_none() {
                     copy(spec, &remote);
                     return Outcome::Completed { bytes: spec.length };
                 }
-                match self.write_with_receipt(spec, &remote, &arrivals) {
+                match self.write_with_receipt(spec, &remote, &there.arrivals) {
                     Ok(()) => Outcome::Completed { bytes: spec.length },
                     Err(error) => Outcome::Failed(error),
                 }
