@@ -101,5 +101,9 @@ fn fits(bytes: &[u8], tag: usize, awaited: &Awaited) -> Option<bool> {
     };
     let numbers = [tag, length].map(|number| (number as u64).to_le_bytes());
     let right = header[1] == verb && header[8..] == *numbers.concat();
-    (right && header[0] != STILL_RUNNING).then_some(applied)
+    // What only a write is answered: there is no room to note it, or it was changed on the way.
+    let status = header[0] < STILL_RUNNING || header[0] > STILL_RUNNING && !awaited.reads;
+    // Nothing here was asked to be checked.
+    let unchecked = header[2..8] == [0; 6];
+    (right && status && unchecked).then_some(applied)
 }

@@ -8,7 +8,7 @@ pub(crate) const TARGET: Target = Target {
     name: "frames",
     run,
     words: &[
-        b"MCTL\x01\0",
+        b"MCTL\x02\0",
         b"\x01\0\0\0",
         b"\x02\0\0\0",
         b"\x03\0\0\0",

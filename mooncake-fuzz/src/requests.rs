@@ -1,7 +1,7 @@
 //! Lanes that a target serves. What it must do is worked out a second time, from the description
 //! of the protocol.
 
-use mooncake_tent::tcp::fuzz::{BUFFER_BYTES, LANE_AGE, MESSAGES, Served, serve};
+use mooncake_tent::tcp::fuzz::{BUFFER_BYTES, LANE_AGE, MESSAGES, MOST_ARRIVALS, Served, serve};
 
 use crate::{Target, shape::shape};
 
@@ -12,6 +12,8 @@ pub(crate) const TARGET: Target = Target {
         b"\x01\0\0\0\0\0\0\0",
         b"\x02\0\0\0\0\0\0\0",
         b"\x03\0\0\0\0\0\0\0",
+        b"\x02\x01\0\0\x01\0\0\0",
+        b"\x01\x02\0\0\x01\0\0\0",
         b"\0\0\0\0\0\x01\0\0",
         b"\0\0\0\0\0\0\x01\0",
         &[0xff; 8],
@@ -19,6 +21,14 @@ pub(crate) const TARGET: Target = Target {
 };
 
 const REQUEST: usize = 48;
+const EXTENSION: usize = 16;
+/// Flags of requests.
+const TELLS: u8 = 1;
+const CHECKED: u8 = 2;
+/// Statuses of answers.
+const APPLIED: u8 = 0;
+const NO_ROOM: u8 = 6;
+const CORRUPTED: u8 = 7;
 const ANSWER: usize = 24;
 const LARGEST: u64 = 1 << 40;
 const READ: u8 = 1;
@@ -45,6 +55,8 @@ fn run(bytes: &[u8]) -> u64 {
 struct Expected {
     memory: [Vec<u8>; 3],
     answers: Vec<Request>,
+    /// Writes that told.
+    told: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -55,7 +67,10 @@ struct Request {
     offset: u64,
     length: u64,
     deadline: u64,
+    flags: u8,
     applied: bool,
+    /// `None`: any that is a refusal.
+    status: Option<u8>,
 }
 
 impl Expected {
@@ -65,6 +80,7 @@ impl Expected {
         Self {
             memory,
             answers: Vec::new(),
+            told: 0,
         }
     }
 
@@ -75,6 +91,23 @@ impl Expected {
                 return;
             }
             let mut request = Request::read(header);
+            let mut extension = &[0; EXTENSION];
+            if request.flags != 0 {
+                let Some((long, rest)) = bytes.split_first_chunk::<EXTENSION>() else {
+                    return;
+                };
+                (extension, bytes) = (long, rest);
+                let whole = [&header[..], extension].concat();
+                let check = u32::from_le_bytes(extension[12..].try_into().expect("4 bytes"));
+                let checked = request.flags & CHECKED != 0;
+                let payload = number(&[&extension[8..12], &[0; 4]].concat());
+                let pointless = request.flags & TELLS == 0 && number(extension) != 0
+                    || !checked && (payload, check) != (0, 0)
+                    || request.verb != WRITE && payload != 0;
+                if pointless || checked && check != crc32c(&whole[..REQUEST + 12]) {
+                    return;
+                }
+            }
             if request.length > LARGEST {
                 return;
             }
@@ -82,10 +115,15 @@ impl Expected {
                 return;
             }
             request.applied = request.may(header);
+            request.status = request.applied.then_some(APPLIED);
             if request.verb == WRITE {
                 let here = bytes
                     .len()
                     .min(usize::try_from(request.length).unwrap_or(usize::MAX));
+                let tells = request.flags & TELLS != 0;
+                if request.applied && tells && self.told == MOST_ARRIVALS {
+                    (request.applied, request.status) = (false, Some(NO_ROOM));
+                }
                 if request.applied {
                     let from = request.offset as usize;
                     self.memory[0][from..from + here].copy_from_slice(&bytes[..here]);
@@ -93,6 +131,12 @@ impl Expected {
                 if (here as u64) < request.length {
                     return;
                 }
+                let payload = u32::from_le_bytes(extension[8..12].try_into().expect("4 bytes"));
+                let checked = request.flags & CHECKED != 0;
+                if request.applied && checked && payload != crc32c(&bytes[..here]) {
+                    (request.applied, request.status) = (false, Some(CORRUPTED));
+                }
+                self.told += usize::from(request.applied && tells);
                 bytes = &bytes[here..];
             }
             self.answers.push(request);
@@ -111,10 +155,19 @@ impl Expected {
             let (status, verb) = (header[0], header[1]);
             let (tag, length) = (number(&header[8..]), number(&header[16..]));
             assert_eq!((verb, tag), (request.verb, request.tag));
-            assert_eq!(status == 0, request.applied, "status {status}");
+            match request.status {
+                Some(wanted) => assert_eq!(status, wanted),
+                None => assert!((1..=4).contains(&status), "status {status}"),
+            }
+            let checked = request.flags & CHECKED != 0;
+            assert_eq!(header[2..4], [u8::from(checked), 0]);
             let reads = verb == READ && request.applied;
             assert_eq!(length, if reads { request.length } else { 0 });
             let (payload, rest) = rest.split_at(length as usize);
+            let check = u32::from_le_bytes(header[4..8].try_into().expect("4 bytes"));
+            let mut open = [&header[..], payload].concat();
+            open[4..8].fill(0);
+            assert_eq!(check, if checked { crc32c(&open) } else { 0 });
             if reads && request.registration == 2 {
                 // The other buffer may have been written to since.
                 let from = request.offset as usize;
@@ -137,7 +190,9 @@ impl Request {
             offset: number(&header[24..]),
             length: number(&header[32..]),
             deadline: number(&header[40..]),
+            flags: header[1],
             applied: false,
+            status: None,
         }
     }
 
@@ -159,4 +214,16 @@ impl Request {
 fn number(bytes: &[u8]) -> u64 {
     let bytes = bytes.first_chunk().expect("the header is long enough");
     u64::from_le_bytes(*bytes)
+}
+
+/// Bit by bit, as it is defined.
+fn crc32c(bytes: &[u8]) -> u32 {
+    let mut rest = u32::MAX;
+    for byte in bytes {
+        rest ^= u32::from(*byte);
+        for _ in 0..8 {
+            rest = (rest >> 1) ^ (0x82f6_3b78 & (rest & 1).wrapping_neg());
+        }
+    }
+    !rest
 }

@@ -71,6 +71,17 @@ b7092a2708b302109303188b0720b709280332086c6f636174696f6e3a056c69\
     check(probe_request(), "", "ProbeRequest");
     check(probe_response(), "08b302", "ProbeResponse");
     check(
+        notify_request(),
+        "08b30210df041a077365676d656e74208b0728b70932046e616d653a076d6573\
+73616765",
+        "NotifyRequest",
+    );
+    check(
+        notify_response(),
+        "080310b3021893032206726561736f6e",
+        "NotifyResponse",
+    );
+    check(
         segment_descriptor(),
         "08cb0112046e616d65188b0720b7092a076d616368696e65322708b302109303\
 188b0720b709280332086c6f636174696f6e3a056c696e6b733a066c696e6b73\
@@ -826,6 +837,27 @@ fn probe_request() -> tent::ProbeRequest {
 
 fn probe_response() -> tent::ProbeResponse {
     tent::ProbeResponse { incarnation: 307 }
+}
+
+fn notify_request() -> tent::NotifyRequest {
+    tent::NotifyRequest {
+        target: 307,
+        sender: 607,
+        segment: "segment".to_owned(),
+        window: 907,
+        sequence: 1207,
+        name: "name".to_owned(),
+        message: "message".into(),
+    }
+}
+
+fn notify_response() -> tent::NotifyResponse {
+    tent::NotifyResponse {
+        outcome: tent::NotifyOutcome::Busy.into(),
+        window: 307,
+        retry_after_ms: 403,
+        reason: "reason".to_owned(),
+    }
 }
 
 fn segment_descriptor() -> tent::SegmentDescriptor {

@@ -5,7 +5,7 @@ use std::{fmt, io, sync::Arc, time::Duration};
 pub use mooncake_proto::{Applied, Retry};
 
 use crate::{
-    identity::{PeerId, RegistrationId},
+    identity::{Incarnation, PeerId, RegistrationId},
     transport::Op,
 };
 
@@ -46,6 +46,13 @@ pub enum Error {
         segment: String,
         reasons: String,
     },
+    /// A notification was not delivered, as far as is known; `applied` says how far.
+    #[error("{segment} was not notified ({applied:?} of it arrived): {message}")]
+    NotDelivered {
+        segment: String,
+        message: String,
+        applied: Applied,
+    },
     /// The address or range does not lie within a buffer that the peer offers.
     #[error("{segment} offers no buffer for {wanted}")]
     NotRegistered { segment: String, wanted: String },
@@ -56,6 +63,9 @@ pub enum Error {
         name: String,
         message: String,
     },
+    /// Another life of the segment's owner answers than the one that was meant.
+    #[error("segment {segment}: another process answers in the place of {known}")]
+    Restarted { segment: String, known: Incarnation },
     /// The operating system refused.
     #[error("{what}: {source}")]
     System {
@@ -76,12 +86,17 @@ impl Error {
             Self::Unreachable { .. } | Self::Registry { .. } => {
                 Retry::Later(Duration::from_millis(100))
             }
-            Self::NotRegistered { .. } => Retry::AfterRefresh,
+            Self::NotDelivered {
+                applied: Applied::Nothing,
+                ..
+            } => Retry::Later(Duration::from_millis(100)),
+            Self::NotRegistered { .. } | Self::Restarted { .. } => Retry::AfterRefresh,
             Self::NoRoute { .. } => Retry::Elsewhere,
             Self::Install { .. }
             | Self::Invalid(_)
             | Self::NameTaken { .. }
             | Self::NoLink { .. }
+            | Self::NotDelivered { .. }
             | Self::System { .. } => Retry::Never,
         }
     }
@@ -132,6 +147,10 @@ pub enum Reason {
     StaleGeneration,
     /// The peer refuses: it has no such registration (any more).
     UnknownRegistration,
+    /// The peer refuses: it has no room to note that the write arrived.
+    ArrivalsFull,
+    /// The bytes at their place are not those that were sent.
+    Corrupted,
     /// The connection to the peer ended.
     Broken(Arc<str>),
     /// The peer cannot be reached.
@@ -157,6 +176,8 @@ impl fmt::Display for Reason {
             Self::Permission => f.write_str("the peer does not permit this access"),
             Self::StaleGeneration => f.write_str("the peer registered the buffer anew"),
             Self::UnknownRegistration => f.write_str("the peer has no such registration"),
+            Self::ArrivalsFull => f.write_str("the peer's list of arrivals is full"),
+            Self::Corrupted => f.write_str("the bytes that arrived are not those that were sent"),
             Self::Broken(why) => write!(f, "the connection broke: {why}"),
             Self::Unreachable(why) => write!(f, "the peer cannot be reached: {why}"),
             Self::OtherIncarnation => f.write_str("another process answers in the peer's place"),
@@ -243,9 +264,12 @@ impl TransferError {
                 Retry::AfterRefresh
             }
             Reason::Broken(_) | Reason::Cancelled => Retry::Here,
-            Reason::Unreachable(_) | Reason::Protocol(_) | Reason::File(_) | Reason::TimedOut => {
-                Retry::Elsewhere
-            }
+            Reason::ArrivalsFull => Retry::Later(Duration::from_millis(10)),
+            Reason::Corrupted
+            | Reason::Unreachable(_)
+            | Reason::Protocol(_)
+            | Reason::File(_)
+            | Reason::TimedOut => Retry::Elsewhere,
         };
         Self {
             reason,

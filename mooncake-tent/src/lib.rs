@@ -72,6 +72,7 @@ mod json;
 mod loom_models;
 pub mod loopback;
 mod memory;
+mod notify;
 pub mod platform;
 mod qos;
 pub mod rail;
@@ -94,7 +95,8 @@ mod wheel;
 #[cfg(feature = "host")]
 pub use cma::CmaTransport;
 pub use engine::{
-    Batch, Buffer, Gauges, RegisterOptions, Request, TentEngine, TentEngineBuilder, TransferEngine,
+    Batch, Buffer, Gauges, Liveness, Probe, RegisterOptions, Request, TentEngine,
+    TentEngineBuilder, TransferEngine, WarmUp,
 };
 pub use error::{Applied, Error, Progress, Reason, Result, Retry, Stage, TransferError};
 #[cfg(feature = "file")]
@@ -106,6 +108,7 @@ pub use loopback::InProcess;
 pub use memory::{
     BufferLease, HugePages, LocalBuffer, LocalSlice, Memory, MemoryOptions, Permission,
 };
+pub use notify::{Announcement, Delivery, Notification, NotificationCounts, ReceivedNotification};
 pub use platform::host::machine;
 pub use qos::{DeviceSet, Hint, Intent, Priority, Strength};
 pub use segment::{

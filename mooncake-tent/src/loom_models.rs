@@ -78,6 +78,7 @@ fn spec(local: SmallVec<[LocalSlice; 1]>) -> TaskSpec {
         offset: 0,
         length: LENGTH,
         deadline: None,
+        receipt: crate::transport::Receipt::default(),
         origin: None,
     }
 }

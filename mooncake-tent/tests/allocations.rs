@@ -1,4 +1,5 @@
 //! Counts what moving bytes allocates once the engine is warm.
+#![cfg(feature = "tcp")]
 #![expect(unsafe_code, reason = "an allocator that counts")]
 
 mod common;

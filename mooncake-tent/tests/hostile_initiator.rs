@@ -54,9 +54,9 @@ async fn law_04_nonsense_instead_of_a_hello_ends_the_connection() {
     let stage = Stage::set().await;
     let target = stage.owner.incarnation();
     let other = stage.engine.incarnation();
-    let mut with_flags = hello(1, 7, target, 1);
+    let mut with_flags = hello(VERSION, 7, target, 1);
     with_flags[6] = 2;
-    let mut nobody = hello(1, 0, target, 1);
+    let mut nobody = hello(VERSION, 0, target, 1);
     nobody[8..16].fill(0);
     let cases = [
         ("garbage", vec![0x5a; 48]),
@@ -66,7 +66,7 @@ async fn law_04_nonsense_instead_of_a_hello_ends_the_connection() {
             b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n                ".to_vec(),
         ),
         ("version 0", hello(0, 7, target, 1)),
-        ("version 2", hello(2, 7, target, 1)),
+        ("version 1", hello(1, 7, target, 1)),
         ("unknown flags", with_flags),
         ("incarnation 0", nobody),
     ];
@@ -81,12 +81,14 @@ async fn law_04_nonsense_instead_of_a_hello_ends_the_connection() {
     }
     // Half a hello.
     let mut socket = raw_socket(&stage.segment);
-    socket.write_all(&hello(1, 7, target, 1)[..20]).unwrap();
+    socket
+        .write_all(&hello(VERSION, 7, target, 1)[..20])
+        .unwrap();
     drop(socket);
     stage.is_unharmed("half a hello").await;
 
     let mut socket = raw_socket(&stage.segment);
-    socket.write_all(&hello(1, 7, other, 1)).unwrap();
+    socket.write_all(&hello(VERSION, 7, other, 1)).unwrap();
     let mut turned_away = Vec::new();
     socket.read_to_end(&mut turned_away).unwrap();
     assert_eq!(turned_away, {
@@ -176,7 +178,7 @@ async fn a_lane_is_known_by_one_name_and_a_fenced_one_never_comes_back() {
     let first = raw_lane(&stage.owner, &stage.segment, 1);
     let say_hello = |lane| {
         let mut socket = raw_socket(&stage.segment);
-        let hello = hello(1, 0xabcd, stage.owner.incarnation(), lane);
+        let hello = hello(VERSION, 0xabcd, stage.owner.incarnation(), lane);
         socket.write_all(&hello).unwrap();
         let mut welcome = [0; 48];
         socket.read_exact(&mut welcome).unwrap();
@@ -206,7 +208,7 @@ async fn law_11_a_peer_gets_so_many_lanes_and_no_more() {
         .map(|lane| raw_lane(&stage.owner, &stage.segment, lane))
         .collect();
     let mut socket = raw_socket(&stage.segment);
-    let hello = hello(1, 0xabcd, stage.owner.incarnation(), 16);
+    let hello = hello(VERSION, 0xabcd, stage.owner.incarnation(), 16);
     socket.write_all(&hello).unwrap();
     let mut welcome = [0; 48];
     socket.read_exact(&mut welcome).unwrap();

@@ -82,7 +82,7 @@ async fn law_09_a_message_is_whole_in_time_or_its_seat_returns() {
             segment,
             ..
         } = &*slow;
-        let hello = hello(1, 7, owner.incarnation(), 2);
+        let hello = hello(VERSION, 7, owner.incarnation(), 2);
         let lane = |number| raw_lane(owner, segment, number);
         let write = request(2, 0, remote, 0, 4 << 20);
         let read = request(1, 0, remote, 0, 8 << 20);
@@ -159,7 +159,9 @@ async fn law_11_more_peers_than_seats_all_get_their_turn() {
         .collect();
     let mut socket = raw_socket(&stage.segment);
     let target = stage.owner.incarnation();
-    socket.write_all(&hello(1, 0xbeef, target, 1)).unwrap();
+    socket
+        .write_all(&hello(VERSION, 0xbeef, target, 1))
+        .unwrap();
     let mut welcome = [0; 48];
     socket.read_exact(&mut welcome).unwrap();
     assert_eq!(welcome[6], 3, "busy");
@@ -213,7 +215,11 @@ async fn law_03_a_peer_with_all_its_lanes_taken_can_still_fence_them() {
         socket.read_exact(&mut welcome).unwrap();
         (welcome[6], socket)
     };
-    assert_eq!(say_hello(hello(1, 0xabcd, target, 100)).0, 2, "all taken");
+    assert_eq!(
+        say_hello(hello(VERSION, 0xabcd, target, 100)).0,
+        2,
+        "all taken"
+    );
     let (status, first) = say_hello(errand(0xabcd, target, 101));
     assert_eq!(status, 0);
     let (status, mut second) = say_hello(errand(0xabcd, target, 102));
@@ -226,7 +232,7 @@ async fn law_03_a_peer_with_all_its_lanes_taken_can_still_fence_them() {
         assert_eq!(confirmed[..], answer(0, 3, tag as u64, 0)[..]);
         assert_eq!(lane.read(&mut [0]).unwrap_or(0), 0, "its lane has ended");
     }
-    assert_eq!(say_hello(hello(1, 0xabcd, target, 103)).0, 0);
+    assert_eq!(say_hello(hello(VERSION, 0xabcd, target, 103)).0, 0);
     // It carries nothing else.
     second
         .write_all(&request(1, 99, &stage.remote, 0, 8))

@@ -112,6 +112,42 @@ pub struct LinkEndpoint {
     #[prost(string, tag = "2")]
     pub address: ::prost::alloc::string::String,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NotifyRequest {
+    /// Incarnation of the process that is meant; no other one takes it.
+    #[prost(uint64, tag = "1")]
+    pub target: u64,
+    /// Incarnation of the sending process, never 0.
+    #[prost(uint64, tag = "2")]
+    pub sender: u64,
+    /// Name of the sender's segment.
+    #[prost(string, tag = "3")]
+    pub segment: ::prost::alloc::string::String,
+    /// The window that the receiver keeps for the sender; 0 asks for one and delivers nothing.
+    #[prost(uint64, tag = "4")]
+    pub window: u64,
+    /// Grows with each notification of the sender; repeats have that of the first try.
+    #[prost(uint64, tag = "5")]
+    pub sequence: u64,
+    #[prost(string, tag = "6")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(bytes = "bytes", tag = "7")]
+    pub message: ::prost::bytes::Bytes,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NotifyResponse {
+    #[prost(enumeration = "NotifyOutcome", tag = "1")]
+    pub outcome: i32,
+    /// The sender's window; 0: it has none.
+    #[prost(uint64, tag = "2")]
+    pub window: u64,
+    /// When there may be room again.
+    #[prost(uint32, tag = "3")]
+    pub retry_after_ms: u32,
+    /// Why, if it was not accepted.
+    #[prost(string, tag = "4")]
+    pub reason: ::prost::alloc::string::String,
+}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Permission {
@@ -143,6 +179,54 @@ impl Permission {
             "PERMISSION_LOCAL" => Some(Self::Local),
             "PERMISSION_READ" => Some(Self::Read),
             "PERMISSION_READ_WRITE" => Some(Self::ReadWrite),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum NotifyOutcome {
+    Unspecified = 0,
+    /// It is in the queue, by this request or by an earlier one with the same sequence.
+    Accepted = 1,
+    /// Nothing was delivered: the window is not kept (any more). The one to use instead is named, or
+    /// else has to be asked for.
+    Window = 2,
+    /// Nothing was delivered: the queue is full.
+    Busy = 3,
+    /// Nothing was delivered: another incarnation answers.
+    OtherIncarnation = 4,
+    /// Nothing was delivered: it is not well-formed or too long.
+    Refused = 5,
+    /// Nothing was delivered: a later one of the same sender has come before.
+    Passed = 6,
+}
+impl NotifyOutcome {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "NOTIFY_OUTCOME_UNSPECIFIED",
+            Self::Accepted => "NOTIFY_OUTCOME_ACCEPTED",
+            Self::Window => "NOTIFY_OUTCOME_WINDOW",
+            Self::Busy => "NOTIFY_OUTCOME_BUSY",
+            Self::OtherIncarnation => "NOTIFY_OUTCOME_OTHER_INCARNATION",
+            Self::Refused => "NOTIFY_OUTCOME_REFUSED",
+            Self::Passed => "NOTIFY_OUTCOME_PASSED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "NOTIFY_OUTCOME_UNSPECIFIED" => Some(Self::Unspecified),
+            "NOTIFY_OUTCOME_ACCEPTED" => Some(Self::Accepted),
+            "NOTIFY_OUTCOME_WINDOW" => Some(Self::Window),
+            "NOTIFY_OUTCOME_BUSY" => Some(Self::Busy),
+            "NOTIFY_OUTCOME_OTHER_INCARNATION" => Some(Self::OtherIncarnation),
+            "NOTIFY_OUTCOME_REFUSED" => Some(Self::Refused),
+            "NOTIFY_OUTCOME_PASSED" => Some(Self::Passed),
             _ => None,
         }
     }
@@ -301,6 +385,28 @@ pub mod control_client {
                 .insert(GrpcMethod::new("mooncake.tent.v1.Control", "WatchSegment"));
             self.inner.server_streaming(req, path, codec).await
         }
+        /// Puts a notification into the queue of the process, once however often it is asked.
+        pub async fn notify(
+            &mut self,
+            request: impl tonic::IntoRequest<super::NotifyRequest>,
+        ) -> std::result::Result<tonic::Response<super::NotifyResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mooncake.tent.v1.Control/Notify",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("mooncake.tent.v1.Control", "Notify"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -345,6 +451,11 @@ pub mod control_server {
             tonic::Response<Self::WatchSegmentStream>,
             tonic::Status,
         >;
+        /// Puts a notification into the queue of the process, once however often it is asked.
+        async fn notify(
+            &self,
+            request: tonic::Request<super::NotifyRequest>,
+        ) -> std::result::Result<tonic::Response<super::NotifyResponse>, tonic::Status>;
     }
     #[derive(Debug)]
     pub struct ControlServer<T> {
@@ -552,6 +663,49 @@ pub mod control_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mooncake.tent.v1.Control/Notify" => {
+                    #[allow(non_camel_case_types)]
+                    struct NotifySvc<T: Control>(pub Arc<T>);
+                    impl<T: Control> tonic::server::UnaryService<super::NotifyRequest>
+                    for NotifySvc<T> {
+                        type Response = super::NotifyResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::NotifyRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Control>::notify(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = NotifySvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

@@ -15,7 +15,8 @@ use super::fixture::{
     BUDGET, Fixture, Ground, assert_same, bytes, end, eventually, pattern, quiet,
 };
 use crate::{
-    Error, Generation, Permission, RegistrationId, RemoteRange, Request, TransferEngine,
+    Error, Generation, Notification, Permission, RegistrationId, RemoteRange, Request,
+    TransferEngine,
     error::{Applied, Reason, Retry},
     transport::{Op, Outcome},
 };
@@ -583,6 +584,132 @@ pub async fn law_08_what_is_published_is_true(with: &Fixture) {
             }
         }
     }
+    ground.close(with).await;
+}
+
+/// A target learns once of each write with an op id that was completed, and finds its bytes; and never
+/// of one that was refused.
+pub async fn law_08_an_arrival_is_told_once_and_after_its_bytes(with: &Fixture) {
+    const PART: usize = 70_001;
+    const PARTS: usize = 16;
+    let ground = with.ground(PART * PARTS).await;
+    if !with.carries(Op::Write, &ground.segment) {
+        return ground.close(with).await;
+    }
+    let write = |i: usize| {
+        let request = ground.write((i * PART) as u64, PART as u64);
+        request.op_id(i as u64)
+    };
+    let mut batch = with.initiator.allocate_batch(1);
+    if let Err(refused) = with.initiator.submit_transfer(&mut batch, vec![write(0)]) {
+        // A link that cannot says so before anything is done.
+        assert!(
+            matches!(refused, Error::NoRoute { .. }),
+            "law 15: {refused}"
+        );
+        let why = refused.to_string();
+        assert!(why.contains("cannot tell the target"), "law 15: {why}");
+        drop(batch);
+        return ground.close(with).await;
+    }
+    end(&batch, false).await;
+    quiet(&batch).await;
+    drop(batch);
+    with.target.receive_arrivals();
+    for round in 0..4 {
+        ground.here().write_at(0, &pattern(round, PART * PARTS));
+        let request = |i| match round % 2 {
+            0 => write(i),
+            _ => write(i).checksum(),
+        };
+        let batch = with.submit((0..PARTS).map(request).collect());
+        let mut told = [0; PARTS];
+        let start = Instant::now();
+        loop {
+            let over = batch.is_terminal() && batch.is_quiescent();
+            for arrival in with.target.receive_arrivals() {
+                let i = usize::try_from(arrival.op_id).expect("it is one of ours");
+                assert_eq!(arrival.sender, with.initiator.incarnation(), "law 7");
+                assert!(arrival.length == PART as u64 || with.faulty, "{arrival:?}");
+                assert_eq!(arrival.checksum.is_some(), round % 2 == 1);
+                let length = arrival.length as usize;
+                let found = bytes(ground.there(), (i * PART) as u64, length);
+                let wanted = pattern(round, PART * PARTS);
+                let what = "law 8: the target was told before the bytes were there";
+                assert_same(&found, &wanted[i * PART..][..length], what);
+                told[i] += 1;
+            }
+            if over {
+                break;
+            }
+            assert!(start.elapsed() < BUDGET, "law 2: a task does not end");
+            tokio::task::yield_now().await;
+        }
+        for (i, told) in told.into_iter().enumerate() {
+            let outcome = batch.outcome(i).expect("law 2: it has ended");
+            match outcome.is_completed() {
+                // Doubles may write twice.
+                true if with.faulty => assert!(told >= 1, "law 8: {i} was completed"),
+                true => assert_eq!(told, 1, "law 8: how often {i} was told"),
+                false => assert!(with.faulty, "law 1: {outcome:?}"),
+            }
+        }
+    }
+    let beyond = ground.remote.place((PART * PARTS) as u64 - 1);
+    let two = ground.local.slice(0..2).expect("it lies within");
+    let refused = Request::write(two, &ground.segment, beyond).op_id(1);
+    with.refused(refused, "a write beyond its buffer").await;
+    assert!(with.target.receive_arrivals().is_empty(), "law 8: refused");
+    ground.close(with).await;
+}
+
+/// The target of a submission is notified once, after all of its bytes; if one task does not complete,
+/// it is not.
+pub async fn law_08_who_is_notified_finds_the_bytes(with: &Fixture) {
+    const PART: usize = 50_003;
+    const PARTS: usize = 8;
+    if with.files.is_some() {
+        // Nobody is there.
+        return;
+    }
+    let ground = with.ground(PART * PARTS).await;
+    let op = match with.carries(Op::Write, &ground.segment) {
+        true => Op::Write,
+        false => Op::Read,
+    };
+    let mut completed = Vec::new();
+    for round in 0..12_u8 {
+        let sent = pattern(round.into(), PART * PARTS);
+        ground.here().write_at(0, &sent);
+        let mut batch = with.initiator.allocate_batch(PARTS);
+        let request = |i: usize| match op {
+            Op::Write => ground.write((i * PART) as u64, PART as u64),
+            Op::Read => ground.read((i * PART) as u64, PART as u64),
+        };
+        let requests = (0..PARTS).map(request).collect();
+        let notification = Notification::new("round", [round]);
+        let announcement =
+            with.initiator
+                .submit_transfer_and_notify(&mut batch, requests, notification);
+        let announcement = announcement.expect("the batch has room");
+        let delivered = tokio::time::timeout(BUDGET, announcement.delivered()).await;
+        let delivered = delivered.expect("law 9: it ends");
+        quiet(&batch).await;
+        let all = (0..PARTS).all(|i| batch.outcome(i).is_some_and(|end| end.is_completed()));
+        assert_eq!(delivered.is_ok(), all, "law 8: {delivered:?}");
+        assert!(all || with.faulty, "law 1: it did not complete");
+        if !all {
+            continue;
+        }
+        if op == Op::Write {
+            let found = bytes(ground.there(), 0, PART * PARTS);
+            assert_same(&found, &sent, "law 8: notified");
+        }
+        completed.push(vec![round]);
+    }
+    let received = with.target.receive_notifications();
+    let received = received.into_iter().map(|it| it.notification.message);
+    assert_eq!(received.collect::<Vec<_>>(), completed, "law 8: once each");
     ground.close(with).await;
 }
 

@@ -24,8 +24,8 @@
 //!
 //! # What a link may not be able to do
 //!
-//! Every link reads; one that does not write, by its
-//! [`Capabilities`](crate::transport::Capabilities), is not asked to. Over a link with faults
+//! Every link reads; one that does not write, or cannot tell the target of writes, by its
+//! [`Capabilities`](crate::transport::Capabilities), is not asked to, and such requests are refused. Over a link with faults
 //! ([`Fixture::with_faults`]) a transfer may fail, but nothing else is forgiven: what is completed
 //! is applied, what is refused is untouched, everything ends and the books are closed.
 
@@ -75,6 +75,8 @@ macro_rules! for_each_law {
             law_04_the_wire_is_never_trusted
             law_07_dead_generations_change_nothing
             law_08_what_is_published_is_true
+            law_08_an_arrival_is_told_once_and_after_its_bytes
+            law_08_who_is_notified_finds_the_bytes
             law_09_every_wait_has_an_end
             law_11_what_is_full_answers_busy
             law_13_books_return_to_zero

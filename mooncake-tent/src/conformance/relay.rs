@@ -57,6 +57,8 @@ pub struct Flow {
     pub lose_after: Option<u64>,
     /// Ends the connection after so many bytes.
     pub cut_after: Option<u64>,
+    /// The byte with this number, from 0 on, arrives with one bit changed.
+    pub flip: Option<u64>,
     /// How it ends.
     pub cut: Cut,
 }
@@ -350,6 +352,11 @@ impl Pump {
             }
             self.shared.sleep(self.flow.delay);
             let before = self.seen - read as u64;
+            if let Some(flip) = self.flow.flip
+                && (before..self.seen).contains(&flip)
+            {
+                chunk[(flip - before) as usize] ^= 1 << (flip % 8);
+            }
             let until = |mark: Option<u64>| {
                 mark.map_or(read, |mark| {
                     mark.saturating_sub(before).min(read as u64) as usize
@@ -540,5 +547,22 @@ mod tests {
         socket.write_all(b"x").unwrap();
         socket.read_exact(&mut [0]).unwrap();
         assert!(start.elapsed() >= Duration::from_millis(60));
+    }
+
+    #[test]
+    fn a_flip_changes_one_bit_of_one_byte() {
+        for flip in [0, 7, 70_000, 99_999] {
+            let mut rules = Rules::default();
+            rules.up.flip = Some(flip);
+            let (_relay, mut socket) = echo(rules);
+            let reader = socket.try_clone().unwrap();
+            let reader = thread::spawn(move || back(&reader));
+            socket.write_all(&[0; 100_000]).unwrap();
+            socket.shutdown(Shutdown::Write).unwrap();
+            let (found, _) = reader.join().unwrap();
+            let mut wanted = vec![0; 100_000];
+            wanted[flip as usize] = 1 << (flip % 8);
+            assert!(found == wanted, "flip {flip}");
+        }
     }
 }

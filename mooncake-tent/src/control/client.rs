@@ -5,7 +5,10 @@ use std::time::Duration;
 use mooncake_proto::{
     Applied, Fault, Retry,
     status::ErrorCode,
-    tent::{GetSegmentRequest, GetSegmentResponse, control_client},
+    tent::{
+        GetSegmentRequest, GetSegmentResponse, NotifyRequest, NotifyResponse, ProbeRequest,
+        control_client,
+    },
 };
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -67,6 +70,45 @@ impl ControlClient {
         Ok(client.max_decoding_message_size(LARGEST))
     }
 
+    /// Asks the owner of the segment `name` to take a notification.
+    pub(crate) async fn notify(
+        &self,
+        name: &str,
+        request: NotifyRequest,
+    ) -> Result<NotifyResponse, Unanswered> {
+        let channel = self.channel(name).await;
+        let channel = channel.map_err(|fault| Unanswered::NotSent(fault.to_string()))?;
+        let answer = control_client::ControlClient::new(channel)
+            .notify(request)
+            .await;
+        answer.map(tonic::Response::into_inner).map_err(|status| {
+            self.forget(name);
+            Unanswered::from_status(name, &status)
+        })
+    }
+
+    /// Which life of the owner of the segment `name` answers now, raw. An old connection counts for
+    /// nothing: who does not answer on it is asked on a new one.
+    pub(crate) async fn probe(&self, name: &str) -> Result<u64, Unanswered> {
+        let mut known = self.channels.lock().contains_key(name);
+        loop {
+            let channel = self.channel(name).await;
+            let channel = channel.map_err(|fault| Unanswered::NotSent(fault.to_string()))?;
+            let answer = control_client::ControlClient::new(channel)
+                .probe(ProbeRequest {})
+                .await;
+            match answer {
+                Ok(answer) => return Ok(answer.into_inner().incarnation),
+                Err(status) => {
+                    self.forget(name);
+                    if !std::mem::take(&mut known) {
+                        return Err(Unanswered::from_status(name, &status));
+                    }
+                }
+            }
+        }
+    }
+
     /// Connects anew next time: the connection may lead nowhere any more.
     pub(crate) fn forget(&self, place: &str) {
         self.channels.lock().remove(place);
@@ -88,6 +130,36 @@ impl ControlClient {
             .lock()
             .insert(place.to_owned(), channel.clone());
         Ok(channel)
+    }
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Unanswered {
+    /// The request was not sent.
+    NotSent(String),
+    /// Whether it arrived is not known.
+    Lost(String),
+    /// There never will be one.
+    Never(String),
+}
+
+impl Unanswered {
+    fn from_status(name: &str, status: &Status) -> Self {
+        let why = cause(status);
+        match status.code() {
+            tonic::Code::Unimplemented => {
+                Self::Never(format!("{name} speaks an older version: {why}"))
+            }
+            _ => Self::Lost(why),
+        }
+    }
+}
+
+impl std::fmt::Display for Unanswered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (Self::NotSent(why) | Self::Lost(why) | Self::Never(why)) = self;
+        f.write_str(why)
     }
 }
 

@@ -4,5 +4,5 @@ mod client;
 mod server;
 mod watch;
 
-pub(crate) use client::ControlClient;
+pub(crate) use client::{ControlClient, Unanswered};
 pub(crate) use server::{ControlServer, Describe};

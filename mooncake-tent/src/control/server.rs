@@ -10,7 +10,8 @@ use mooncake_proto::{
     Fault, Retry,
     status::ErrorCode,
     tent::{
-        GetSegmentRequest, GetSegmentResponse, ProbeRequest, ProbeResponse,
+        GetSegmentRequest, GetSegmentResponse, NotifyRequest, NotifyResponse, ProbeRequest,
+        ProbeResponse,
         control_server::{self, Control},
     },
 };
@@ -36,6 +37,8 @@ pub(crate) trait Describe: Send + Sync + 'static {
     fn since(&self, incarnation: u64, version: u64) -> Option<GetSegmentResponse>;
     /// Its version, whenever that changes.
     fn versions(&self) -> watch::Receiver<u64>;
+    /// A peer has something to say.
+    fn notified(&self, request: NotifyRequest) -> NotifyResponse;
 }
 
 /// A running control service.
@@ -177,5 +180,13 @@ impl Control for Service {
     ) -> Result<Response<ProbeResponse>, Status> {
         let incarnation = self.engine()?.descriptor().incarnation().get();
         Ok(Response::new(ProbeResponse { incarnation }))
+    }
+
+    async fn notify(
+        &self,
+        request: Request<NotifyRequest>,
+    ) -> Result<Response<NotifyResponse>, Status> {
+        let answer = self.engine()?.notified(request.into_inner());
+        Ok(Response::new(answer))
     }
 }

@@ -2,12 +2,11 @@
 
 use std::{
     cell::RefCell,
-    future::poll_fn,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    task::{Poll, Wake, Waker},
+    task::{Wake, Waker},
     thread::{self, Thread},
     time::{Duration, Instant},
 };
@@ -29,6 +28,8 @@ pub struct Batch {
     capacity: usize,
     /// Since the last submission.
     handed_over: AtomicBool,
+    /// Counts the tasks of the submission that is being made, beside the batch.
+    part: Option<Arc<BatchState>>,
 }
 
 impl Batch {
@@ -40,7 +41,22 @@ impl Batch {
             pool: Arc::clone(pool),
             capacity,
             handed_over: AtomicBool::new(false),
+            part: None,
         }
+    }
+
+    /// Whatever `submit` adds is also counted by itself. The links' own threads do the work.
+    pub(crate) fn with_part<E>(
+        &mut self,
+        submit: impl FnOnce(&mut Self) -> Result<(), E>,
+    ) -> Result<Arc<BatchState>, E> {
+        let part = BatchState::part_of(&self.parts().state);
+        self.part = Some(Arc::clone(&part));
+        let submitted = submit(self);
+        self.part = None;
+        submitted?;
+        self.hand_over();
+        Ok(part)
     }
 
     /// For what is planned before it is submitted; it comes back by
@@ -56,8 +72,9 @@ impl Batch {
     /// Where the cells of new tasks go, and the count that they are part of.
     pub(crate) fn opened(&mut self) -> (&Arc<BatchState>, &mut Vec<TaskRef>) {
         *self.handed_over.get_mut() = false;
-        let parts = self.parts_mut();
-        (&parts.state, &mut parts.refs)
+        let Self { part, parts, .. } = self;
+        let parts = parts.as_mut().expect("it has not been dropped");
+        (part.as_ref().unwrap_or(&parts.state), &mut parts.refs)
     }
 
     /// The tasks from `first` on, and the part that link number `link` carries, made by `make` the
@@ -161,16 +178,7 @@ impl Batch {
             return;
         }
         self.hand_over();
-        poll_fn(|context| {
-            if !reached(&self.parts().state) {
-                self.parts().state.register(context.waker());
-                if !reached(&self.parts().state) {
-                    return Poll::Pending;
-                }
-            }
-            Poll::Ready(())
-        })
-        .await;
+        self.parts().state.until(reached).await;
     }
 
     /// Waits until all tasks have ended, doing the links' work meanwhile; `false`: the budget was

@@ -15,7 +15,7 @@ use crate::{
     memory::BufferTable,
     platform,
     registry::{Entry, Registry, Tenure, check_name},
-    transport::{InstallContext, TaskSlab, Transport},
+    transport::{ArrivalBook, InstallContext, TaskSlab, Transport},
 };
 
 /// Collects what an engine shall be. See [`TentEngine::builder`].
@@ -30,6 +30,8 @@ pub struct TentEngineBuilder {
     registry: Option<Arc<dyn Registry>>,
     segment_name: Option<String>,
     lease: Duration,
+    notifications: usize,
+    arrivals: usize,
 }
 
 /// How long a name stays in a registry after its owner is gone.
@@ -48,6 +50,8 @@ impl TentEngineBuilder {
             registry: None,
             segment_name: None,
             lease: LEASE,
+            notifications: 1024,
+            arrivals: 4096,
         }
     }
 
@@ -115,6 +119,21 @@ impl TentEngineBuilder {
         self
     }
 
+    /// How many notifications wait to be received; peers that send more are told that we are busy. 1024
+    /// unless told otherwise.
+    pub fn notification_room(mut self, notifications: usize) -> Self {
+        self.notifications = notifications;
+        self
+    }
+
+    /// How many writes whose writers want us to know wait to be [taken](crate::TransferEngine::receive_arrivals),
+    /// under way or arrived; further ones are refused before a byte of them is applied. 4096 unless told
+    /// otherwise.
+    pub fn arrival_room(mut self, arrivals: usize) -> Self {
+        self.arrivals = arrivals;
+        self
+    }
+
     /// Installs the links and starts the control service. Call it within a tokio runtime, which
     /// carries control and nothing else.
     ///
@@ -139,6 +158,7 @@ impl TentEngineBuilder {
             incarnation,
             tasks: Arc::new(TaskSlab::new()),
             buffers: Arc::new(BufferTable::new()),
+            arrivals: ArrivalBook::new(self.arrivals),
         };
         // One that was added like any other link takes its place.
         let missing = || !self.loader.wants(loopback::NAME);
@@ -152,6 +172,7 @@ impl TentEngineBuilder {
             place: place.clone(),
             machine: platform::machine(),
             patience: self.patience,
+            notifications: self.notifications,
             context,
             links,
             absent,

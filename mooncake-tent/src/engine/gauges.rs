@@ -24,6 +24,10 @@ pub struct Gauges {
     pub leases: u64,
     /// Memory of buffers that were unregistered, which leases keep.
     pub withdrawn_bytes: u64,
+    /// Notifications that have come and were not taken.
+    pub notifications: u64,
+    /// Writes that arrived with an op id and were not taken.
+    pub arrivals: u64,
     /// What each link holds, by its name.
     pub links: Vec<(&'static str, LinkGauges)>,
 }

@@ -7,7 +7,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::{
     memory::LocalSlice,
     segment::{RemoteRange, Segment},
-    transport::Op,
+    transport::{Op, Receipt},
 };
 
 /// A read or write between local memory and an open segment.
@@ -18,6 +18,7 @@ pub struct Request {
     pub(crate) segment: Segment,
     pub(crate) remote: RemoteRange,
     pub(crate) deadline: Option<Instant>,
+    pub(crate) receipt: Receipt,
 }
 
 impl Request {
@@ -45,6 +46,7 @@ impl Request {
             segment: segment.clone(),
             remote,
             deadline: None,
+            receipt: Receipt::default(),
         }
     }
 
@@ -52,6 +54,25 @@ impl Request {
     #[must_use]
     pub fn deadline(mut self, deadline: Instant) -> Self {
         self.deadline = Some(deadline);
+        self
+    }
+
+    /// Has the target's engine learn of this write under a number of the caller's choice, once all of its
+    /// bytes are applied: see [`TransferEngine::arrival`](crate::TransferEngine::arrival). Only for
+    /// writes, and over links that [can](crate::transport::Capabilities::receipts); such a write is not
+    /// cut into parts.
+    #[must_use]
+    pub fn op_id(mut self, op_id: u64) -> Self {
+        self.receipt.op_id = Some(op_id);
+        self
+    }
+
+    /// Has the target compare the bytes at their place with those that were sent, by CRC32C, and the
+    /// write fail if they differ. With an [`op_id`](Self::op_id) the target learns the checksum. Only for
+    /// writes, and over links that [can](crate::transport::Capabilities::receipts).
+    #[must_use]
+    pub fn checksum(mut self) -> Self {
+        self.receipt.checksum = true;
         self
     }
 

@@ -11,9 +11,10 @@ use mooncake_proto::tent as wire;
 use tokio::{runtime::Handle, sync::watch};
 
 use super::{
-    Batch, Buffer, Gauges, RegisterOptions, Request, TentEngineBuilder, TransferEngine,
+    Batch, Buffer, Gauges, Probe, RegisterOptions, Request, TentEngineBuilder, TransferEngine,
     buffer::Registrar,
     health::Circuits,
+    liveness,
     parts::{PartsPool, Scratch},
 };
 use crate::{
@@ -21,6 +22,10 @@ use crate::{
     error::{Error, Reason, Result, Retry, Stage, TransferError},
     identity::{Generation, Incarnation, RegistrationId},
     memory::{LocalBuffer, LocalSlice, Memory, Permission},
+    notify::{
+        Announcement, Notification, NotificationCounts, NotificationQueue, Notifier,
+        ReceivedNotification,
+    },
     platform::after,
     registry::{Registry, Tenure},
     segment::{
@@ -29,8 +34,8 @@ use crate::{
     },
     selector::{Exclusion, Health, LinkFacts, Ranking, RequestFacts, TransportSelector},
     transport::{
-        Attachment, BoxFuture, InstallContext, Op, Opened, Origin, Outcome, RetryHook, SubBatch,
-        TaskRef, TaskSlab, TaskSpec, Tasks, Transport,
+        Arrival, Attachment, BoxFuture, InstallContext, Op, Opened, Origin, Outcome, RetryHook,
+        SubBatch, TaskRef, TaskSlab, TaskSpec, Tasks, Transport,
     },
 };
 
@@ -54,6 +59,8 @@ pub(super) struct Parts {
     pub(super) name: String,
     pub(super) machine: String,
     pub(super) patience: Duration,
+    /// So many of them may wait.
+    pub(super) notifications: usize,
     pub(super) context: InstallContext,
     pub(super) links: Vec<Arc<dyn Transport>>,
     pub(super) absent: Vec<(&'static str, String)>,
@@ -72,6 +79,7 @@ struct Shared {
     segments: Arc<SegmentManager>,
     own: OwnSegment,
     batch_parts: Arc<PartsPool>,
+    notifier: Arc<Notifier>,
     me: Weak<Self>,
 }
 
@@ -101,6 +109,12 @@ impl TentEngine {
             Vec::new(),
         );
         let own = OwnSegment::new(own);
+        let segments = SegmentManager::new(parts.registry.clone());
+        let incarnation = parts.context.incarnation;
+        let queue = Arc::new(NotificationQueue::new(incarnation, parts.notifications));
+        let (name, patience) = (parts.name.clone(), parts.patience);
+        let known = Arc::clone(&segments);
+        let notifier = Notifier::new(incarnation, name, queue, known, patience);
         let shared = Arc::new_cyclic(|me: &Weak<Shared>| {
             parts.context.tasks.on_retry(retry_hook(
                 Weak::clone(me),
@@ -110,7 +124,6 @@ impl TentEngine {
             if let Some(control) = &parts.control {
                 control.speak_for(Weak::<Shared>::clone(me));
             }
-            let segments = SegmentManager::new(parts.registry.clone());
             Shared {
                 parts,
                 selector: TransportSelector::new(),
@@ -118,6 +131,7 @@ impl TentEngine {
                 segments,
                 own,
                 batch_parts: Arc::default(),
+                notifier,
                 me: Weak::clone(me),
             }
         });
@@ -171,8 +185,15 @@ impl TentEngine {
             registrations: buffers.registrations,
             leases: buffers.leases,
             withdrawn_bytes: buffers.withdrawn_bytes,
+            arrivals: parts.context.arrivals.len() as u64,
+            notifications: self.shared.notifier.queue().len() as u64,
             links: links.map(|link| (link.name(), link.gauges())).collect(),
         }
+    }
+
+    /// What became of notifications that came in.
+    pub fn notification_counts(&self) -> NotificationCounts {
+        self.shared.notifier.queue().counts()
     }
 
     /// Tasks that have not been given back.
@@ -299,6 +320,16 @@ impl TransferEngine for TentEngine {
         })
     }
 
+    fn probe<'a>(&'a self, segment: &'a Segment, budget: Duration) -> BoxFuture<'a, Result<Probe>> {
+        let segments = &self.shared.segments;
+        Box::pin(liveness::probe(
+            segments,
+            self.incarnation(),
+            segment,
+            budget,
+        ))
+    }
+
     fn fence<'a>(&'a self, segment: &'a Segment, budget: Duration) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let end = after(budget);
@@ -324,6 +355,59 @@ impl TransferEngine for TentEngine {
 
     fn submit_transfer(&self, batch: &mut Batch, requests: Vec<Request>) -> Result<()> {
         self.shared.submit(batch, requests)
+    }
+
+    fn submit_transfer_and_notify(
+        &self,
+        batch: &mut Batch,
+        requests: Vec<Request>,
+        notification: Notification,
+    ) -> Result<Announcement> {
+        let notifier = &self.shared.notifier;
+        let segments = requests.iter().map(|request| &request.segment);
+        let plan = notifier.plan(segments, &notification)?;
+        let part = batch.with_part(|batch| self.shared.submit(batch, requests))?;
+        Ok(notifier.announce(plan, part))
+    }
+
+    fn send_notification<'a>(
+        &'a self,
+        segment: &'a Segment,
+        notification: Notification,
+        budget: Duration,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let end = after(budget);
+            let shared = &self.shared;
+            let seen = segment.descriptor();
+            let sent = shared.notifier.send(segment, &notification, budget).await;
+            if matches!(sent, Err(Error::Restarted { .. })) {
+                let left = end.saturating_duration_since(Instant::now());
+                // Without it the next transfer finds out by itself.
+                let _learned = shared.segments.refresh(segment, &seen, left).await;
+            }
+            sent
+        })
+    }
+
+    fn receive_notifications(&self) -> Vec<ReceivedNotification> {
+        self.shared.notifier.queue().take_all()
+    }
+
+    fn next_notification(&self) -> BoxFuture<'_, ReceivedNotification> {
+        Box::pin(self.shared.notifier.queue().take_one())
+    }
+
+    fn receive_arrivals(&self) -> Vec<Arrival> {
+        self.shared.parts.context.arrivals.take_all()
+    }
+
+    fn next_arrival(&self) -> BoxFuture<'_, Arrival> {
+        Box::pin(self.shared.parts.context.arrivals.take_one())
+    }
+
+    fn arrival(&self, sender: Incarnation, op_id: u64) -> BoxFuture<'_, Arrival> {
+        Box::pin(self.shared.parts.context.arrivals.take(sender, op_id))
     }
 
     fn shutdown(&self, budget: Duration) -> BoxFuture<'_, Result<()>> {
@@ -366,6 +450,8 @@ struct Outlook {
 struct Wanted {
     op: Op,
     registration: Option<RegistrationId>,
+    /// The target is told something.
+    receipt: bool,
     /// A bit for each link that carries all that is written from.
     local: u64,
 }
@@ -454,11 +540,17 @@ impl Shared {
                 "a request moves at least one byte".to_owned(),
             ));
         }
+        if request.op == Op::Read && !request.receipt.is_none() {
+            return Err(Error::Invalid(
+                "only a write has an op id or a checksum at its target".to_owned(),
+            ));
+        }
         let deadline = request.deadline.unwrap_or(patience);
         let span = outlook.known.resolve(request.remote, length);
         let wanted = Wanted {
             op: request.op,
             registration: span.map(|span| span.registration),
+            receipt: !request.receipt.is_none(),
             local: held_by_all(request.op, &request.local),
         };
         let last = &mut outlook.routes[usize::from(request.op == Op::Write)];
@@ -495,6 +587,7 @@ impl Shared {
             offset,
             length,
             deadline: Some(deadline),
+            receipt: request.receipt,
             origin: refreshable.then_some(Origin {
                 segment: request.segment,
                 range: request.remote,
@@ -657,6 +750,7 @@ impl Shared {
         let wanted = Wanted {
             op: spec.op,
             registration: Some(span.registration),
+            receipt: !spec.receipt.is_none(),
             local: held_by_all(spec.op, &spec.local),
         };
         let key = self.key(wanted, &known);
@@ -696,6 +790,7 @@ impl Shared {
         let names = || self.parts.links.iter().map(|link| link.name());
         let mut key = RouteKey::any(wanted.op);
         key.local = wanted.local;
+        key.receipt = wanted.receipt;
         if let Some(registration) = wanted.registration {
             key.remote = known.descriptor.links_of(registration, names);
         }
@@ -747,6 +842,7 @@ impl Shared {
         let machine = &self.parts.machine;
         let request = RequestFacts {
             same_machine: !machine.is_empty() && descriptor.machine() == machine,
+            receipt: key.receipt,
             ..RequestFacts::new(key.op, TYPICAL)
         };
         let ranking = self.selector.rank(&request, &facts);
@@ -882,6 +978,10 @@ impl Describe for Shared {
 
     fn versions(&self) -> watch::Receiver<u64> {
         self.own.versions()
+    }
+
+    fn notified(&self, request: wire::NotifyRequest) -> wire::NotifyResponse {
+        self.notifier.queue().accept(request)
     }
 }
 

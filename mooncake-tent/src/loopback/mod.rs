@@ -12,11 +12,11 @@ use rustc_hash::FxHashMap;
 use crate::{
     error::{Error, Reason, Result, Stage, TransferError},
     identity::{PeerId, RegistrationId},
-    memory::{Access, BufferTable, LocalBuffer, LocalSlice},
+    memory::{Access, BufferTable, LocalBuffer, LocalSlice, checksum},
     platform::after,
     transport::{
-        Attachment, BoxFuture, Capabilities, InstallContext, LinkGauges, Op, Outcome, Peer,
-        SubBatch, TaskRef, TaskSpec, Tasks, Transport,
+        Arrival, ArrivalBook, Attachment, BoxFuture, Capabilities, InstallContext, LinkGauges, Op,
+        Outcome, Peer, SubBatch, TaskRef, TaskSpec, Tasks, Transport,
     },
 };
 
@@ -27,17 +27,23 @@ pub(crate) const NAME: &str = "in-process";
 /// Each engine has one of its own without being asked, for its own segment.
 #[derive(Clone, Default)]
 pub struct InProcess {
-    engines: Arc<Mutex<FxHashMap<PeerId, Arc<BufferTable>>>>,
+    engines: Arc<Mutex<FxHashMap<PeerId, Arc<End>>>>,
     installed: Arc<OnceLock<Installed>>,
     /// Shared by copies; whoever takes it alone has waited for all that had begun.
     copying: Arc<RwLock<()>>,
+}
+
+/// What an engine offers to the others.
+struct End {
+    buffers: Arc<BufferTable>,
+    arrivals: Arc<ArrivalBook>,
 }
 
 /// Leaves the others when its engine is gone, whether that was shut down or not.
 struct Installed {
     me: PeerId,
     tasks: Tasks,
-    engines: Arc<Mutex<FxHashMap<PeerId, Arc<BufferTable>>>>,
+    engines: Arc<Mutex<FxHashMap<PeerId, Arc<End>>>>,
 }
 
 impl Drop for Installed {
@@ -98,6 +104,7 @@ impl Transport for InProcess {
             within_process: true,
             // A task has ended before anyone can ask for that.
             cancellation: true,
+            receipts: true,
             ..Capabilities::read_write()
         }
     }
@@ -113,9 +120,13 @@ impl Transport for InProcess {
                 link: NAME,
                 message: "it serves another engine already: give each `another_end`".to_owned(),
             })?;
+            let end = End {
+                buffers: engine.buffers,
+                arrivals: engine.arrivals,
+            };
             self.engines
                 .lock()
-                .insert(engine.incarnation, engine.buffers);
+                .insert(engine.incarnation, Arc::new(end));
             Ok(())
         })
     }
@@ -191,7 +202,7 @@ impl InProcessSubBatch {
         if spec.deadline.is_some_and(|end| end <= Instant::now()) {
             return Outcome::timed_out(Stage::Post, peer);
         }
-        let Some(buffers) = self.link.engines.lock().get(&peer).cloned() else {
+        let Some(there) = self.link.engines.lock().get(&peer).cloned() else {
             return failed(Reason::OtherIncarnation);
         };
         let access = match spec.op {
@@ -201,14 +212,56 @@ impl InProcessSubBatch {
         let Some(end) = spec.offset.checked_add(spec.length) else {
             return failed(Reason::OutOfBounds);
         };
-        match buffers.admit(spec.registration, spec.generation, spec.offset..end, access) {
+        match there
+            .buffers
+            .admit(spec.registration, spec.generation, spec.offset..end, access)
+        {
             Ok(remote) => {
                 let _copying = self.link.copying.read();
-                copy(spec, &remote);
-                Outcome::Completed { bytes: spec.length }
+                if spec.receipt.is_none() {
+                    copy(spec, &remote);
+                    return Outcome::Completed { bytes: spec.length };
+                }
+                match self.write_with_receipt(spec, &remote, &there.arrivals) {
+                    Ok(()) => Outcome::Completed { bytes: spec.length },
+                    Err(error) => Outcome::Failed(error),
+                }
             }
             Err(refusal) => failed(refusal.into()),
         }
+    }
+}
+
+impl InProcessSubBatch {
+    fn write_with_receipt(
+        &self,
+        spec: &TaskSpec,
+        remote: &LocalSlice,
+        arrivals: &Arc<ArrivalBook>,
+    ) -> Result<(), TransferError> {
+        let failed = |reason, stage| TransferError::unstarted(reason, stage, Some(spec.peer.id()));
+        let seat = match spec.receipt.op_id {
+            None => None,
+            Some(op_id) => {
+                let seat = arrivals.reserve();
+                let seat = seat.ok_or_else(|| failed(Reason::ArrivalsFull, Stage::Admit))?;
+                Some((seat, op_id))
+            }
+        };
+        let check = spec.receipt.checksum;
+        let sent = check.then(|| checksum(&spec.local, 0));
+        copy(spec, remote);
+        let arrived = check.then(|| remote.checksum(0));
+        if arrived != sent {
+            return Err(failed(Reason::Corrupted, Stage::Move).underway(true));
+        }
+        if let (Some((seat, op_id)), Some(me)) = (seat, self.link.installed.get()) {
+            seat.report(Arrival {
+                checksum: arrived,
+                ..Arrival::new(me.me, op_id, spec.length)
+            });
+        }
+        Ok(())
     }
 }
 

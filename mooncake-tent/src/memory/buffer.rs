@@ -424,6 +424,21 @@ impl LocalSlice {
         self.lease.buffer().memory.piece(self.range.clone())
     }
 
+    /// CRC32C of its bytes behind those of which it is `so_far`.
+    pub(crate) fn checksum(&self, so_far: u32) -> u32 {
+        // Others may write there meanwhile, so it is counted from a copy.
+        let mut copy = [0; 4 << 10];
+        let (mut at, mut checksum) = (self.range.start, so_far);
+        while at < self.range.end {
+            let some = (self.range.end - at).min(copy.len() as u64);
+            let copy = &mut copy[..some as usize];
+            self.lease.buffer().memory.read_at(at, copy);
+            checksum = crc32c::crc32c_append(checksum, copy);
+            at += some;
+        }
+        checksum
+    }
+
     /// Where it begins in its buffer.
     #[cfg(feature = "host")]
     pub(crate) fn offset(&self) -> u64 {
@@ -437,6 +452,13 @@ impl LocalSlice {
         let range = self.range.start + range.start..self.range.start + range.end;
         self.lease.buffer().memory.piece(range)
     }
+}
+
+/// CRC32C of the bytes of all slices behind those of which it is `so_far`.
+pub(crate) fn checksum(slices: &[LocalSlice], so_far: u32) -> u32 {
+    slices
+        .iter()
+        .fold(so_far, |so_far, slice| slice.checksum(so_far))
 }
 
 #[cfg(test)]
@@ -504,5 +526,21 @@ mod tests {
     fn nothing_is_written_beyond_a_slice() {
         let slice = LocalSlice::new(buffer().lease(None).unwrap(), 10..14).unwrap();
         slice.write_at(3, b"ab");
+    }
+
+    #[test]
+    fn a_checksum_is_that_of_all_pieces_in_a_row() {
+        let bytes: Vec<u8> = (0..10_000_u32).map(|at| (at * 7) as u8).collect();
+        let wanted = crc32c::crc32c(&bytes[3..9_999]);
+        let memory = Memory::from_vec(bytes).unwrap();
+        let (id, location) = (RegistrationId(1), String::new());
+        let buffer = LocalBuffer::new(id, memory, Permission::Local, location);
+        let buffer = Arc::new(buffer);
+        let slice = |range| LocalSlice::new(buffer.lease(None).unwrap(), range).unwrap();
+        let pieces = [slice(3..4), slice(4..5_000), slice(5_000..9_999)];
+        assert_eq!(checksum(&pieces, 0), wanted);
+        assert_eq!(checksum(&[slice(3..9_999)], 0), wanted);
+        // The value that everybody has for these nine digits.
+        assert_eq!(crc32c::crc32c(b"123456789"), 0xe306_9283);
     }
 }

@@ -12,6 +12,7 @@ mod table;
 
 #[cfg(feature = "tcp")]
 pub(crate) use admission::Admission;
+pub(crate) use buffer::checksum;
 pub use buffer::{BufferLease, LocalBuffer, LocalSlice, Permission};
 #[cfg(feature = "host")]
 pub(crate) use marks::{Mark, MarkPage, MarkRef, PeerMarks, map_sealed};

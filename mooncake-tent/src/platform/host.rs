@@ -12,6 +12,11 @@ pub(crate) fn after(budget: Duration) -> Instant {
     now.checked_add(budget).unwrap_or_else(|| now + LONG)
 }
 
+/// Between half of `pause` and one and a half, so that those who began together do not go on together.
+pub(crate) fn jittered(pause: Duration) -> Duration {
+    pause.mul_f64(0.5 + rand::random::<f64>())
+}
+
 /// Tells processes of one machine, in one life of it; empty when unknown.
 pub fn machine() -> String {
     let read = |path| {

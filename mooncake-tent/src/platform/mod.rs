@@ -13,7 +13,7 @@ mod sysfs;
 mod topology;
 
 pub use cpu_set::CpuSet;
-pub(crate) use host::{after, machine};
+pub(crate) use host::{after, jittered, machine};
 pub use pci::{Distance, PciPath};
 pub use priority_matrix::PriorityMatrix;
 pub use topology::{MemoryPlace, MemoryPlaceKind, Nic, NicKind, NumaNode, Topology, TopologyError};

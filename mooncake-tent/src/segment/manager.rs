@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mooncake_proto::tent::GetSegmentResponse;
+use mooncake_proto::tent::{GetSegmentResponse, NotifyRequest, NotifyResponse};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::runtime::Handle;
@@ -13,7 +13,7 @@ use tonic::Streaming;
 
 use super::{Fences, Segment, SegmentDescriptor, watch::Follower};
 use crate::{
-    control::ControlClient,
+    control::{ControlClient, Unanswered},
     error::{Error, Result},
     platform::after,
     registry::{self, Registry},
@@ -55,6 +55,50 @@ impl SegmentManager {
             runtime: Handle::current(),
             me: Weak::clone(me),
         })
+    }
+
+    /// Asks the segment's owner to take a notification.
+    pub(crate) async fn notify(
+        &self,
+        segment: &Segment,
+        request: NotifyRequest,
+    ) -> Result<NotifyResponse, Unanswered> {
+        let place = self.found(segment).await?;
+        let answer = self.client.notify(&place, request).await;
+        self.look_again_unless(answer.is_ok(), segment).await;
+        answer
+    }
+
+    /// Which life of the segment's owner answers now, raw.
+    pub(crate) async fn probe(&self, segment: &Segment) -> Result<u64, Unanswered> {
+        let place = self.found(segment).await?;
+        let answer = self.client.probe(&place).await;
+        self.look_again_unless(answer.is_ok(), segment).await;
+        answer
+    }
+
+    /// The connection to the segment's owner may lead nowhere any more.
+    pub(crate) fn forget_connection(&self, segment: &Segment) {
+        if let Some(place) = self.last_place(segment) {
+            self.client.forget(&place);
+        }
+    }
+
+    async fn found(&self, segment: &Segment) -> Result<String, Unanswered> {
+        match self.last_place(segment) {
+            Some(place) => Ok(place),
+            None => {
+                let place = self.place(segment.name(), WATCH_BUDGET).await;
+                place.map_err(|error| Unanswered::NotSent(error.to_string()))
+            }
+        }
+    }
+
+    /// An owner that does not answer may have moved, which the next one who asks should know.
+    async fn look_again_unless(&self, answered: bool, segment: &Segment) {
+        if !answered && !registry::is_address(segment.name()) {
+            let _unknown = self.place(segment.name(), WATCH_BUDGET).await;
+        }
     }
 
     /// The segment of this name, fetched from its owner unless it is open already.

@@ -110,6 +110,8 @@ pub(crate) struct RouteKey {
     pub(crate) remote: u64,
     /// A bit for each link that carries all local ones that are written from.
     pub(crate) local: u64,
+    /// The target is told something of the write.
+    pub(crate) receipt: bool,
 }
 
 impl RouteKey {
@@ -119,6 +121,7 @@ impl RouteKey {
             op,
             remote: u64::MAX,
             local: u64::MAX,
+            receipt: false,
         }
     }
 

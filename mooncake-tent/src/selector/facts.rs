@@ -19,6 +19,8 @@ pub struct RequestFacts<'a> {
     pub segment: SegmentKind,
     /// The segment's owner is on this machine.
     pub same_machine: bool,
+    /// The target is told of it, or compares checksums.
+    pub receipt: bool,
     /// The kind of memory here, as [`memory_kind`] has it.
     pub local: &'a str,
     /// The kind of memory there; does not count for a file.
@@ -47,6 +49,7 @@ impl RequestFacts<'_> {
             length,
             segment: SegmentKind::Memory,
             same_machine: false,
+            receipt: false,
             local: HOST,
             remote: HOST,
             priority: Priority::default(),

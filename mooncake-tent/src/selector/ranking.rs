@@ -96,6 +96,8 @@ pub enum Exclusion {
     Incapable,
     /// It has none of the devices that may be used.
     NoDevice { permitted: String },
+    /// It can neither tell the target of a write nor compare checksums.
+    NoReceipts,
     /// The request names a policy that there is not.
     NoSuchPolicy { policy: String },
     /// The buffer at the other end is not registered with it.
@@ -124,6 +126,7 @@ impl fmt::Display for Exclusion {
             Self::DevicesUnchosen => f.write_str("cannot keep to a set of devices"),
             Self::Incapable => f.write_str("cannot do this operation"),
             Self::NoDevice { permitted } => write!(f, "has none of the devices {permitted}"),
+            Self::NoReceipts => f.write_str("cannot tell the target of a write"),
             Self::NoSuchPolicy { policy } => write!(f, "there is no policy {policy:?}"),
             Self::NotAccepted => f.write_str("the peer's buffer is not registered with it"),
             Self::NotHinted { wanted } => write!(f, "only {wanted} is wanted"),
@@ -181,4 +184,5 @@ pub struct RankKey {
     /// Which policy is for them.
     pub(super) policy: Option<usize>,
     pub(super) size: SizeClass,
+    pub(super) receipt: bool,
 }

@@ -77,6 +77,7 @@ impl TransportSelector {
             op: request.op,
             policy,
             size: SizeClass::of(request.length),
+            receipt: request.receipt,
         })
     }
 
@@ -190,6 +191,8 @@ fn can(request: &RequestFacts<'_>, link: &LinkFacts<'_>) -> Result<(), Exclusion
     let joins = |(here, there): &(&str, &str)| is_like(local, here) && is_like(remote, there);
     if !able {
         Err(Exclusion::Incapable)
+    } else if request.receipt && !link.capabilities.receipts {
+        Err(Exclusion::NoReceipts)
     } else if !link.joins.iter().any(joins) {
         let local = local.to_owned();
         Err(match request.segment {

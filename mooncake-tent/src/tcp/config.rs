@@ -19,6 +19,12 @@ pub struct TcpConfig {
     pub lanes_accepted_per_peer: usize,
     /// Lanes that are accepted in all; further ones are told that we are busy.
     pub lanes_accepted: usize,
+    /// Connections that have just come and not said hello yet; further ones wait until these have, so
+    /// that many peers that come together are served one after the other.
+    pub hellos_at_once: usize,
+    /// All payload and what is said about it goes with a CRC32C, which the other side compares before
+    /// anything is called complete. Costs a pass over the bytes on each side.
+    pub checksums: bool,
     /// A request is cut above this many bytes, so that its parts share the lanes.
     pub slice_bytes: u64,
     /// Requests under way on one lane.
@@ -48,6 +54,8 @@ impl Default for TcpConfig {
             threads: 2,
             lanes_accepted_per_peer: 16,
             lanes_accepted: 1024,
+            hellos_at_once: 64,
+            checksums: false,
             slice_bytes: 1 << 20,
             window: 1024,
             window_bytes: 4 << 20,

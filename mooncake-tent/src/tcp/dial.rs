@@ -6,7 +6,10 @@ use std::{
 };
 
 use super::lane::SharedLane;
-use crate::{error::Reason, platform::after};
+use crate::{
+    error::Reason,
+    platform::{after, jittered},
+};
 
 /// Pauses between tries double from here …
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -50,7 +53,7 @@ pub(super) fn nth_pause(n: u32) -> Duration {
     let pause = FIRST_PAUSE
         .saturating_mul(1 << n.min(16))
         .min(LONGEST_PAUSE);
-    pause.mul_f64(0.5 + rand::random::<f64>())
+    jittered(pause)
 }
 
 #[cfg(test)]

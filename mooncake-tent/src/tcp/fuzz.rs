@@ -17,8 +17,8 @@ use super::{
     lane::{Lane, Post, Received},
     target,
     wire::{
-        ANSWER_BYTES, AnswerHeader, HELLO_BYTES, Hello, HelloAnswer, LaneClock, REQUEST_BYTES,
-        RequestHeader, Verb,
+        ANSWER_BYTES, AnswerHeader, Extension, Flags, HELLO_BYTES, Hello, HelloAnswer,
+        LONG_REQUEST_BYTES, LaneClock, REQUEST_BYTES, RequestHeader, Verb,
     },
 };
 use crate::{
@@ -53,11 +53,21 @@ macro_rules! message {
 }
 
 /// All messages of the protocol.
-pub const MESSAGES: [Message; 4] = [
+pub const MESSAGES: [Message; 5] = [
     message!("hello", Hello, HELLO_BYTES),
     message!("hello answer", HelloAnswer, HELLO_BYTES),
     message!("request", RequestHeader, REQUEST_BYTES),
     message!("answer", AnswerHeader, ANSWER_BYTES),
+    Message {
+        name: "request with an extension",
+        length: LONG_REQUEST_BYTES,
+        again: |bytes| {
+            let bytes = bytes.try_into().expect("it has the message's length");
+            let decoded = RequestHeader::decode_long(bytes).map_err(|what| what.to_string())?;
+            let (header, extension) = decoded;
+            Ok(header.encode_long(extension).to_vec())
+        },
+    },
 ];
 
 /// Most bytes that arrive at once when they arrive in pieces.
@@ -69,6 +79,9 @@ pub const BUFFER_BYTES: usize = 256;
 
 /// How old the lane of [`serve`] is: deadlines before that are over, and others still to come.
 pub const LANE_AGE: Duration = Duration::from_secs(10);
+
+/// The target of [`serve`] has room to note so many writes that tell; nobody takes them.
+pub const MOST_ARRIVALS: usize = 3;
 
 /// What a target did.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -253,6 +266,7 @@ fn awaiting(
         generation: Generation(1),
         offset: 0,
         deadline: None,
+        receipt: crate::transport::Receipt::default(),
         origin: None,
     }
 }
@@ -269,6 +283,8 @@ fn post(task: TaskRef, spec: TaskSpec) -> Post {
         generation: spec.generation,
         offset: spec.offset,
         length: spec.length,
+        flags: Flags::default(),
+        extension: Extension::default(),
         deadline: None,
     }
 }

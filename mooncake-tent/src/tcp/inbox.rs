@@ -33,6 +33,10 @@ impl Cursor {
         }
     }
 
+    pub(super) fn slices(&self) -> &[LocalSlice] {
+        &self.slices
+    }
+
     pub(super) fn remaining(&self) -> u64 {
         self.remaining
     }

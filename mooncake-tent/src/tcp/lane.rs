@@ -21,7 +21,8 @@ use super::{
     outbox::{Frame, Limit, Outbox, Sent},
     socket::Mode,
     wire::{
-        ANSWER_BYTES, AnswerHeader, LaneClock, REQUEST_BYTES, RequestHeader, Status, Verb, refused,
+        ANSWER_BYTES, AnswerHeader, Extension, Flags, LONG_REQUEST_BYTES, LaneClock, RequestHeader,
+        Status, Verb, refused,
     },
 };
 use crate::{
@@ -47,6 +48,8 @@ pub(super) struct Post {
     pub(super) offset: u64,
     pub(super) length: u64,
     pub(super) deadline: Option<Instant>,
+    pub(super) flags: Flags,
+    pub(super) extension: Extension,
 }
 
 /// A request that awaits its answer.
@@ -60,6 +63,9 @@ struct Pending {
     local: SmallVec<[LocalSlice; 1]>,
     length: u64,
     deadline: Option<Instant>,
+    checked: bool,
+    /// What a checked read's payload has to fit.
+    answer: Option<AnswerHeader>,
     /// It was cancelled in the middle of its frame.
     unwanted: bool,
 }
@@ -102,7 +108,7 @@ pub(super) struct Lane {
 
 #[derive(Debug)]
 struct Sender {
-    outbox: Outbox<REQUEST_BYTES>,
+    outbox: Outbox<LONG_REQUEST_BYTES>,
     next_tag: u64,
     /// Bytes of all requests that were queued here, but for those that went to another lane.
     posted: u64,
@@ -331,6 +337,7 @@ impl Lane {
             sender.next_tag += 1;
             let header = RequestHeader {
                 verb: post.verb,
+                flags: post.flags,
                 deadline_us: sender.clock.map_or(0, |clock| clock.to_wire(post.deadline)),
                 tag,
                 registration: post.registration,
@@ -349,6 +356,8 @@ impl Lane {
                 local,
                 length: post.length,
                 deadline: post.deadline,
+                checked: post.flags.checked,
+                answer: None,
                 unwanted: false,
             });
             let before = sender.posted;
@@ -356,7 +365,8 @@ impl Lane {
             sender.outbox.push(Frame {
                 tag,
                 before,
-                header: header.encode(),
+                header: header.encode_long(post.extension),
+                head: header.sent_bytes(),
                 payload,
                 deadline: post.deadline,
             });
@@ -492,9 +502,17 @@ impl Lane {
                 return Ok(false);
             }
             let (pending, sink) = receiver.reading.take().expect("it was just there");
-            drop(sink);
             let bytes = pending.length;
-            self.answered(receiver, pending, Outcome::Completed { bytes });
+            let end = match (&sink, pending.answer) {
+                (Sink::Place(cursor), Some(answer))
+                    if answer.check != Some(answer.checksum(cursor.slices())) =>
+                {
+                    self.corrupted()
+                }
+                _ => Outcome::Completed { bytes },
+            };
+            drop(sink);
+            self.answered(receiver, pending, end);
             return Ok(true);
         }
         if self.take_whole(receiver) {
@@ -505,6 +523,7 @@ impl Lane {
         };
         let answer = AnswerHeader::decode(&bytes).map_err(|what| violation(&what.to_string()))?;
         let mut pending = self.take_answered(&answer)?;
+        pending.answer = pending.checked.then_some(answer);
         match (answer.status, pending.verb) {
             (Status::Applied, Verb::Read) => {
                 let sink = match pending.task {
@@ -529,9 +548,25 @@ impl Lane {
                 let error = refused(refusal, self.peer);
                 self.answered(receiver, pending, Outcome::Failed(error));
             }
+            (Status::NoRoom, _) => {
+                receiver.inbox.expect_nothing();
+                let (reason, peer) = (Reason::ArrivalsFull, Some(self.peer));
+                let error = TransferError::unstarted(reason, Stage::Admit, peer);
+                self.answered(receiver, pending, Outcome::Failed(error));
+            }
+            (Status::Corrupted, _) => {
+                receiver.inbox.expect_nothing();
+                self.answered(receiver, pending, self.corrupted());
+            }
             (Status::StillRunning, _) => unreachable!("it fits no request of a lane"),
         }
         Ok(true)
+    }
+
+    /// How a request ends whose payload has come to its place and is not what was sent.
+    fn corrupted(&self) -> Outcome {
+        let error = TransferError::unstarted(Reason::Corrupted, Stage::Move, Some(self.peer));
+        Outcome::Failed(error.underway(true))
     }
 
     fn answered(&self, receiver: &mut Receiver, pending: Pending, end: Outcome) {

@@ -16,12 +16,12 @@ use super::{
     peers::{Lanes, Peers},
     poller::Poller,
     target::Target,
-    wire::Verb,
+    wire::{Extension, Flags, Verb},
 };
 use crate::{
     error::{Error, Reason, Result, Stage, TransferError},
     identity::{PeerId, RegistrationId},
-    memory::{LocalBuffer, LocalSlice},
+    memory::{LocalBuffer, LocalSlice, checksum},
     platform::after,
     sync::MutexGuard,
     transport::{
@@ -108,6 +108,7 @@ impl Transport for TcpTransport {
         Capabilities {
             target_applies: true,
             cancellation: true,
+            receipts: true,
             ..Capabilities::read_write()
         }
     }
@@ -268,11 +269,20 @@ struct Carrier {
 impl TcpSubBatch {
     /// Adds what `task` asks to what the lane whose turn it is will be given.
     fn plan(&self, task: TaskRef, spec: Posting, turn: &mut Turn, posts: &mut Vec<Post>) {
+        let flags = Flags {
+            tells: spec.receipt.op_id.is_some(),
+            checked: spec.receipt.checksum || self.peers.config().checksums,
+        };
         let whole = Post {
             task,
             verb: match spec.op {
                 Op::Read => Verb::Read,
                 Op::Write => Verb::Write,
+            },
+            flags,
+            extension: Extension {
+                op_id: spec.receipt.op_id.unwrap_or_default(),
+                payload: 0,
             },
             local: spec.local,
             registration: spec.registration,
@@ -282,7 +292,8 @@ impl TcpSubBatch {
             deadline: spec.deadline,
         };
         let slices = spec.length.div_ceil(self.peers.config().slice_bytes.max(1));
-        if slices == 1 {
+        // One that tells is told of as a whole: its last byte is that of its only request.
+        if slices == 1 || flags.tells {
             return self.add(whole, turn, posts);
         }
         self.tasks
@@ -300,7 +311,10 @@ impl TcpSubBatch {
         }
     }
 
-    fn add(&self, post: Post, turn: &mut Turn, posts: &mut Vec<Post>) {
+    fn add(&self, mut post: Post, turn: &mut Turn, posts: &mut Vec<Post>) {
+        if post.flags.checked && post.verb == Verb::Write {
+            post.extension.payload = checksum(&post.local, 0);
+        }
         if turn.is_over(post.verb) {
             self.post(turn, posts);
             turn.pass_on();
@@ -597,6 +611,8 @@ mod tests {
             offset: 0,
             length,
             deadline: None,
+            flags: Flags::default(),
+            extension: Extension::default(),
         }
     }
 

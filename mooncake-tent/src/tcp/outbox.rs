@@ -10,13 +10,15 @@ use crate::memory::LocalSlice;
 /// Bytes of one call; more only makes the receiver wait for the first of them.
 const MOST_BYTES: usize = 1 << 20;
 
-/// A message with an `H`-byte header.
+/// A message with a header of at most `H` bytes.
 #[derive(Debug)]
 pub(super) struct Frame<const H: usize> {
     pub(super) tag: u64,
     /// Bytes of the requests before it, of those of its lane.
     pub(super) before: u64,
     pub(super) header: [u8; H],
+    /// So much of it is sent.
+    pub(super) head: usize,
     pub(super) payload: SmallVec<[LocalSlice; 1]>,
     /// It is not begun afterwards.
     pub(super) deadline: Option<Instant>,
@@ -161,8 +163,8 @@ impl<const H: usize> Outbox<H> {
             if sending.bytes() >= MOST_BYTES || clock.is_over(frame.deadline) {
                 break;
             }
-            let header = skip.min(H);
-            if !sending.push_private(&frame.header[header..]) {
+            let header = skip.min(frame.head);
+            if !sending.push_private(&frame.header[header..frame.head]) {
                 break;
             }
             skip -= header;
@@ -197,7 +199,7 @@ fn is_below<const H: usize>(frame: &Frame<H>, limit: Option<Limit>) -> bool {
 }
 
 fn length<const H: usize>(frame: &Frame<H>) -> u64 {
-    H as u64 + frame.payload.iter().map(LocalSlice::len).sum::<u64>()
+    frame.head as u64 + frame.payload.iter().map(LocalSlice::len).sum::<u64>()
 }
 
 /// Looks at the time once, and only if there is a deadline. Whoever is stopped after that is too

@@ -23,14 +23,14 @@ use super::{
     poller::Poller,
     socket::{connect, notice_vanished_peer, read_whole},
     wire::{
-        ANSWER_BYTES, AnswerHeader, HELLO_BYTES, Hello, HelloAnswer, LaneClock, RequestHeader,
-        Status, Verb, Welcome,
+        ANSWER_BYTES, AnswerHeader, Flags, HELLO_BYTES, Hello, HelloAnswer, LaneClock,
+        RequestHeader, Status, Verb, Welcome,
     },
 };
 use crate::{
     error::{Error, Reason},
     identity::{Generation, Incarnation, PeerId, RegistrationId},
-    platform::after,
+    platform::{after, jittered},
     sync::atomic::AtomicU64,
     transport::{Peer, TaskRef, Tasks},
 };
@@ -41,6 +41,8 @@ pub(super) type Lanes = SmallVec<[SharedLane; 2]>;
 const FENCE_BUDGET: Duration = Duration::from_secs(2);
 /// How long a lane's end waits between two looks at who receives.
 const A_MOMENT: Duration = Duration::from_millis(1);
+/// Who tells us to come again later than this is not believed.
+const LONGEST_HINT: Duration = Duration::from_secs(1);
 /// How long errands may take to end once they should.
 const QUIT_BUDGET: Duration = Duration::from_millis(200);
 
@@ -72,6 +74,8 @@ pub(super) struct PeerLanes {
     /// Bytes that wait for an answer, on all of them.
     load: Arc<PeerLoad>,
     dial: Mutex<Dial>,
+    /// Somebody waits for a lane until then, though no request does.
+    warming_until: Mutex<Option<Instant>>,
     /// Broken lanes whose writes may still land; counted before they are among `dead`.
     loud: AtomicU64,
     dead: Mutex<DeadLanes>,
@@ -98,8 +102,24 @@ struct DeadLane {
 /// Why a connection did not come to be.
 enum Turned {
     Away(Reason),
-    /// Later there may be room.
-    Busy,
+    /// After so long there may be room.
+    Busy(Duration),
+    /// It has too much to do to answer in time.
+    Late(Reason),
+}
+
+impl Turned {
+    /// An answer that did not come.
+    fn unanswered(endpoint: &str, error: &io::Error) -> Self {
+        let reason = Reason::Unreachable(format!("{endpoint}: {error}").into());
+        match error.kind() {
+            io::ErrorKind::TimedOut
+            | io::ErrorKind::WouldBlock
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::UnexpectedEof => Self::Late(reason),
+            _ => Self::Away(reason),
+        }
+    }
 }
 
 impl From<Reason> for Turned {
@@ -111,8 +131,8 @@ impl From<Reason> for Turned {
 impl From<Turned> for Reason {
     fn from(turned: Turned) -> Self {
         match turned {
-            Turned::Away(reason) => reason,
-            Turned::Busy => Self::Unreachable("it has all the lanes that it takes".into()),
+            Turned::Away(reason) | Turned::Late(reason) => reason,
+            Turned::Busy(_) => Self::Unreachable("it has all the lanes that it takes".into()),
         }
     }
 }
@@ -154,26 +174,7 @@ impl Peers {
     /// The lanes to `peer`, replaced where they broke. New ones connect in the background, and carry
     /// requests before that only if there is no other.
     pub(super) fn lanes(&self, peer: &Peer) -> Result<Lanes, Reason> {
-        let endpoint = peer
-            .endpoint(super::link::NAME)
-            .ok_or_else(|| Reason::Unreachable("it names no TCP address".into()))?;
-        let entry = {
-            let mut peers = self.peers.lock();
-            let entry = peers.entry(peer.id()).or_insert_with(|| {
-                Arc::new(PeerLanes {
-                    id: peer.id(),
-                    endpoint: endpoint.to_owned(),
-                    lanes: Mutex::default(),
-                    load: Arc::default(),
-                    dial: Mutex::default(),
-                    loud: AtomicU64::new(0),
-                    dead: Mutex::default(),
-                    fence_wanted: Condvar::new(),
-                    changed: Notify::new(),
-                })
-            });
-            Arc::clone(entry)
-        };
+        let entry = self.entry(peer)?;
         let mut lanes = entry.lanes.lock();
         // Under the lock: who stops us takes it afterwards and finds what we open.
         if self.stopped.load(Ordering::Acquire) {
@@ -202,6 +203,29 @@ impl Peers {
             usable.retain(|lane| lane.socket().is_some());
         }
         Ok(usable)
+    }
+
+    /// What is known of `peer`.
+    fn entry(&self, peer: &Peer) -> Result<Arc<PeerLanes>, Reason> {
+        let endpoint = peer
+            .endpoint(super::link::NAME)
+            .ok_or_else(|| Reason::Unreachable("it names no TCP address".into()))?;
+        let mut peers = self.peers.lock();
+        let entry = peers.entry(peer.id()).or_insert_with(|| {
+            Arc::new(PeerLanes {
+                id: peer.id(),
+                endpoint: endpoint.to_owned(),
+                lanes: Mutex::default(),
+                load: Arc::default(),
+                dial: Mutex::default(),
+                warming_until: Mutex::default(),
+                loud: AtomicU64::new(0),
+                dead: Mutex::default(),
+                fence_wanted: Condvar::new(),
+                changed: Notify::new(),
+            })
+        });
+        Ok(Arc::clone(entry))
     }
 
     /// The lanes to a peer that are there, whatever their state.
@@ -289,25 +313,32 @@ impl Peers {
         self.retire(lane, &mut receiver, &reason);
     }
 
-    /// Connects `lane`. A peer that is busy is asked again for as long as requests wait, unless
-    /// another lane can take them.
+    /// Connects `lane`. A peer that is busy is asked again, when it says so, for as long as requests
+    /// wait, unless another lane can take them, or for as long as somebody warms up.
     fn reach(&self, peer: &PeerLanes, lane: &Lane) -> Result<(TcpStream, LaneClock), Reason> {
         let patience = after(self.config.connect_timeout);
         let gives_up = || lane.is_cut();
         for n in 0.. {
             let end = after(self.config.connect_timeout);
-            match self.connect(peer, lane.id(), false, end, gives_up) {
+            let (turned, pause) = match self.connect(peer, lane.id(), false, end, gives_up) {
                 Ok(connected) => return Ok(connected),
-                Err(Turned::Busy) if !peer.has_other(lane) => {}
+                Err(Turned::Busy(hint)) if !peer.has_other(lane) => {
+                    (Turned::Busy(hint), nth_pause(n).max(jittered(hint)))
+                }
+                Err(Turned::Late(reason)) if peer.is_warming() => {
+                    (Turned::Late(reason), nth_pause(n))
+                }
                 Err(turned) => return Err(turned.into()),
-            }
-            self.pause(nth_pause(n));
-            let wanted = lane.is_busy() || Instant::now() < patience;
+            };
+            self.pause(pause);
+            let busy = matches!(turned, Turned::Busy(_));
+            let waits = busy && (lane.is_busy() || Instant::now() < patience);
+            let wanted = waits || peer.is_warming();
             if !wanted || gives_up() || self.quit.load(Ordering::Acquire) {
-                break;
+                return Err(turned.into());
             }
         }
-        Err(Turned::Busy.into())
+        unreachable!("nobody waits for so many tries")
     }
 
     /// Waits a little, or until it is time to quit.
@@ -346,8 +377,7 @@ impl Peers {
         if gives_up() {
             return Err(Reason::Stopped.into());
         }
-        let unreachable =
-            |error: io::Error| Reason::Unreachable(format!("{}: {error}", peer.endpoint).into());
+        let unreachable = |error: io::Error| Turned::unanswered(&peer.endpoint, &error);
         let address = peer
             .endpoint
             .to_socket_addrs()
@@ -370,7 +400,7 @@ impl Peers {
         read_whole(&socket, &mut answer, end, gives_up).map_err(unreachable)?;
         if clock.elapsed() > self.config.connect_timeout {
             // Its clock may have begun so late that its deadlines are worth nothing.
-            return Err(unreachable(io::ErrorKind::TimedOut.into()).into());
+            return Err(unreachable(io::ErrorKind::TimedOut.into()));
         }
         let answer = HelloAnswer::decode(&answer)
             .map_err(|what| Reason::Protocol(what.to_string().into()))?;
@@ -383,7 +413,10 @@ impl Peers {
                 let what = "it takes no more lanes from us";
                 return Err(Reason::Unreachable(what.into()).into());
             }
-            Welcome::Busy => return Err(Turned::Busy),
+            Welcome::Busy => {
+                let hint = Duration::from_millis(answer.again_ms.into());
+                return Err(Turned::Busy(hint.min(LONGEST_HINT)));
+            }
         }
         socket.set_read_timeout(None).map_err(unreachable)?;
         Ok((socket, clock))
@@ -501,11 +534,13 @@ impl Peers {
         };
         let errand = self.next_lane.fetch_add(1, Ordering::Relaxed);
         let end = soon(self.config.connect_timeout);
-        let (mut socket, clock) = self.connect(peer, errand, true, end, || false)?;
+        let connected = self.connect(peer, errand, true, end, || false);
+        let (mut socket, clock) = connected.map_err(Reason::from)?;
         let broken = |error: io::Error| Reason::Broken(error.to_string().into());
         for lane in lanes {
             let request = RequestHeader {
                 verb: Verb::Fence,
+                flags: Flags::default(),
                 deadline_us: clock.to_wire(Some(after(FENCE_BUDGET))),
                 tag: 0,
                 registration: RegistrationId(*lane),
@@ -555,9 +590,10 @@ impl Peers {
     /// Waits until a lane to `peer` is connected.
     pub(super) async fn warm_up(&self, peer: &Peer, budget: Duration) -> Result<(), Reason> {
         let start = Instant::now();
+        let entry = self.entry(peer)?;
+        // Before anybody connects for us.
+        entry.warm_until(after(budget));
         let lanes = self.lanes(peer)?;
-        let entry = self.peers.lock().get(&peer.id()).cloned();
-        let entry = entry.expect("its lanes were just made");
         loop {
             let changed = entry.changed.notified();
             let is_connected = |lane: &&SharedLane| lane.socket().is_some() && !lane.is_broken();
@@ -646,6 +682,17 @@ impl Drop for Errand {
 }
 
 impl PeerLanes {
+    /// Somebody waits for a lane until then.
+    fn warm_until(&self, end: Instant) {
+        let mut until = self.warming_until.lock();
+        *until = (*until).max(Some(end));
+    }
+
+    fn is_warming(&self) -> bool {
+        let until = *self.warming_until.lock();
+        until.is_some_and(|until| Instant::now() < until)
+    }
+
     /// Another lane is connected.
     fn has_other(&self, than: &Lane) -> bool {
         let connected = |lane: &SharedLane| lane.socket().is_some() && !lane.is_cut();

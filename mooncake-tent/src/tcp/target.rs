@@ -27,8 +27,9 @@ use super::{
     peers::spawn,
     socket::{Mode, notice_vanished_peer, read_whole, readable_before},
     wire::{
-        ANSWER_BYTES, AnswerHeader, HELLO_BYTES, Hello, HelloAnswer, LARGEST_REQUEST, LaneClock,
-        Malformed, REQUEST_BYTES, RequestHeader, Status, Verb, Welcome,
+        ANSWER_BYTES, AnswerHeader, Extension, FLAGS_AT, Flags, HELLO_BYTES, Hello, HelloAnswer,
+        LARGEST_REQUEST, LONG_REQUEST_BYTES, LaneClock, Malformed, REQUEST_BYTES, RequestHeader,
+        Status, Verb, Welcome,
     },
 };
 use crate::{
@@ -37,7 +38,7 @@ use crate::{
     memory::{Access, Admission, BufferTable, LocalSlice, Refusal},
     platform::after,
     spin::Spin,
-    transport::{InstallContext, LinkGauges},
+    transport::{Arrival, ArrivalBook, InstallContext, LinkGauges},
 };
 
 /// How long a connection may take for its whole hello.
@@ -46,6 +47,11 @@ const HELLO_BUDGET: Duration = Duration::from_secs(5);
 const STRANGERS: usize = 1024;
 /// Connections that the system holds before we accept them.
 const BACKLOG: i32 = 1024;
+/// A connection counts as one that has just come for so long: who has something to say says it at
+/// once, and who does not holds up nobody.
+const JUST_COME: Duration = Duration::from_millis(50);
+/// When who finds all seats taken should come again.
+const AGAIN_MS: u32 = 50;
 /// Answers are sent at the latest when so many, or so many bytes, wait.
 const ANSWERS: usize = 32;
 const ANSWER_PAYLOAD: u64 = 1 << 20;
@@ -64,17 +70,20 @@ pub(super) struct Target {
 struct Shared {
     incarnation: Incarnation,
     buffers: Arc<BufferTable>,
+    arrivals: Arc<ArrivalBook>,
     config: TcpConfig,
     lanes: Mutex<AcceptedLanes>,
     /// A lane's thread has ended.
     ended: Condvar,
+    /// A connection has said hello, or ended.
+    greeted: Condvar,
     stopped: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct AcceptedLanes {
     /// Connections that have not said hello yet, by a number of ours, oldest first.
-    strangers: BTreeMap<u64, TcpStream>,
+    strangers: BTreeMap<u64, Stranger>,
     next_stranger: u64,
     lanes: FxHashMap<LaneName, Accepted>,
     /// Connections that carry fences, one of each initiator: they need no seat.
@@ -86,13 +95,32 @@ impl AcceptedLanes {
     fn sockets(&self) -> impl Iterator<Item = &TcpStream> {
         let accepted = self.lanes.values().chain(self.errands.values());
         let accepted = accepted.map(|lane| &lane.socket);
-        accepted.chain(self.strangers.values())
+        let strangers = self.strangers.values();
+        accepted.chain(strangers.map(|stranger| &stranger.socket))
+    }
+
+    /// Until when one has to wait for the next connection, with so many at once: by then one of those
+    /// that have just come counts no more.
+    fn wait_for_next(&self, at_once: usize) -> Option<Instant> {
+        // In the order in which they came.
+        let now = Instant::now();
+        let just_come = self.strangers.values().filter(|it| now < it.silent_until);
+        let mut newest = just_come.rev().skip(at_once.max(1) - 1);
+        newest.next().map(|stranger| stranger.silent_until)
     }
 
     fn fence(&mut self, name: LaneName) {
         let present = |initiator| self.lanes.keys().any(|(other, _)| *other == initiator);
         self.fenced.add(name, present);
     }
+}
+
+/// A connection that has not said hello yet.
+#[derive(Debug)]
+struct Stranger {
+    socket: TcpStream,
+    /// It has just come.
+    silent_until: Instant,
 }
 
 /// A lane that has said hello.
@@ -123,9 +151,11 @@ impl Target {
         let shared = Arc::new(Shared {
             incarnation: engine.incarnation,
             buffers: Arc::clone(&engine.buffers),
+            arrivals: Arc::clone(&engine.arrivals),
             config: config.clone(),
             lanes: Mutex::default(),
             ended: Condvar::new(),
+            greeted: Condvar::new(),
             stopped: AtomicBool::new(false),
         });
         let accepting = listener
@@ -163,6 +193,7 @@ impl Target {
     /// Ends all lanes and waits for their threads.
     pub(super) fn stop(&self, budget: Duration) -> Result<()> {
         self.shared.stopped.store(true, Ordering::Release);
+        self.shared.greeted.notify_all();
         // Wakes the acceptor, which then sees that it should stop.
         let _not_listening = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
         let acceptor = self.acceptor.lock().take();
@@ -191,6 +222,7 @@ impl Target {
 
 fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     while !shared.stopped.load(Ordering::Acquire) {
+        shared.until_next();
         match listener.accept() {
             Ok((socket, _)) => shared.welcome(socket),
             Err(error) => {
@@ -204,6 +236,16 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
 }
 
 impl Shared {
+    /// Waits until not too many have just come. Those that come meanwhile wait with the system.
+    fn until_next(&self) {
+        let mut lanes = self.lanes.lock();
+        while !self.stopped.load(Ordering::Acquire)
+            && let Some(end) = lanes.wait_for_next(self.config.hellos_at_once)
+        {
+            self.greeted.wait_until(&mut lanes, end);
+        }
+    }
+
     fn welcome(self: &Arc<Self>, socket: TcpStream) {
         let Ok(ours) = socket.try_clone() else {
             return;
@@ -215,11 +257,15 @@ impl Shared {
             {
                 // Who has something to say says it at once.
                 tracing::debug!("TCP link: a connection is closed that has not said hello");
-                let _gone = oldest.shutdown(Shutdown::Both);
+                let _gone = oldest.socket.shutdown(Shutdown::Both);
             }
             lanes.next_stranger += 1;
             let number = lanes.next_stranger;
-            lanes.strangers.insert(number, ours);
+            let stranger = Stranger {
+                socket: ours,
+                silent_until: after(JUST_COME),
+            };
+            lanes.strangers.insert(number, stranger);
             number
         };
         let shared = Arc::clone(self);
@@ -266,6 +312,11 @@ impl Shared {
             target: self.incarnation,
             largest_request: LARGEST_REQUEST,
             window: u32::try_from(self.config.window).unwrap_or(u32::MAX),
+            again_ms: if welcome == Welcome::Busy {
+                AGAIN_MS
+            } else {
+                0
+            },
         };
         stream.write_all(&answer.encode())?;
         Ok((welcome == Welcome::Accepted).then_some((hello, clock, moving)))
@@ -298,10 +349,11 @@ impl Shared {
             );
             return Welcome::Busy;
         }
-        let Some(socket) = lanes.strangers.remove(&number) else {
+        let Some(Stranger { socket, .. }) = lanes.strangers.remove(&number) else {
             // It took so long that others were given its place.
             return Welcome::Busy;
         };
+        self.greeted.notify_one();
         let lane = Accepted {
             number,
             socket,
@@ -344,6 +396,7 @@ impl Drop for Seat {
         lanes.lanes.retain(|_, lane| lane.number != self.number);
         lanes.errands.retain(|_, lane| lane.number != self.number);
         drop(lanes);
+        self.shared.greeted.notify_one();
         self.shared.ended.notify_all();
     }
 }
@@ -410,9 +463,8 @@ impl<'a> Lane<'a> {
         // When the message must be whole of which a part is here.
         let mut due = None;
         loop {
-            while let Some(bytes) = self.inbox.message::<REQUEST_BYTES>() {
-                let request = RequestHeader::decode(&bytes).map_err(garbage)?;
-                self.request(&request)?;
+            while let Some((request, extension)) = self.next_request().map_err(garbage)? {
+                self.request(&request, extension)?;
                 due = None;
             }
             // Between messages a peer may be silent as long as it likes, unless it is on an errand.
@@ -427,7 +479,21 @@ impl<'a> Lane<'a> {
         }
     }
 
-    fn request(&mut self, request: &RequestHeader) -> io::Result<()> {
+    /// `None`: it is not wholly here.
+    fn next_request(&mut self) -> Result<Option<(RequestHeader, Extension)>, Malformed> {
+        let flags = self.inbox.waiting().get(FLAGS_AT);
+        if flags.is_some_and(|flags| *flags != 0) {
+            let long = self.inbox.message::<LONG_REQUEST_BYTES>();
+            return long.map(|it| RequestHeader::decode_long(&it)).transpose();
+        }
+        let Some(bytes) = self.inbox.message::<REQUEST_BYTES>() else {
+            return Ok(None);
+        };
+        let request = RequestHeader::decode(&bytes)?;
+        Ok(Some((request, Extension::default())))
+    }
+
+    fn request(&mut self, request: &RequestHeader, extension: Extension) -> io::Result<()> {
         if request.length > LARGEST_REQUEST {
             return Err(garbage(Malformed::Unknown("length")));
         }
@@ -448,10 +514,11 @@ impl<'a> Lane<'a> {
             },
             Verb::Write => {
                 let status = match self.admit(request, Access::Write) {
-                    Ok(slice) => {
+                    Ok(slice) if request.flags.is_empty() => {
                         self.take(slice, deadline)?;
                         Status::Applied
                     }
+                    Ok(slice) => self.take_flagged(slice, request.flags, extension, deadline)?,
                     Err(refusal) => {
                         self.discard(request.length, deadline)?;
                         Status::Refused(refusal)
@@ -508,6 +575,37 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
+    /// As [`take`](Self::take), and does what a write's flags ask for once all of it is at its place.
+    fn take_flagged(
+        &mut self,
+        slice: LocalSlice,
+        flags: Flags,
+        extension: Extension,
+        deadline: Option<Instant>,
+    ) -> io::Result<Status> {
+        let length = slice.len();
+        // Before a byte is applied: later there must be room.
+        let seat = flags.tells.then(|| self.shared.arrivals.reserve());
+        if matches!(seat, Some(None)) {
+            drop(slice);
+            self.discard(length, deadline)?;
+            return Ok(Status::NoRoom);
+        }
+        let place = flags.checked.then(|| slice.clone());
+        self.take(slice, deadline)?;
+        let found = place.map(|place| place.checksum(0));
+        if found.is_some_and(|found| found != extension.payload) {
+            return Ok(Status::Corrupted);
+        }
+        if let Some(seat) = seat.flatten() {
+            seat.report(Arrival {
+                checksum: found,
+                ..Arrival::new(self.initiator, extension.op_id, length)
+            });
+        }
+        Ok(Status::Applied)
+    }
+
     /// A refused write's payload still has to be passed over.
     fn discard(&mut self, length: u64, deadline: Option<Instant>) -> io::Result<()> {
         self.inbox.expect_nothing();
@@ -527,16 +625,21 @@ impl<'a> Lane<'a> {
         status: Status,
         payload: SmallVec<[LocalSlice; 1]>,
     ) -> io::Result<()> {
-        let header = AnswerHeader {
+        let mut header = AnswerHeader {
             status,
             verb: request.verb,
+            check: None,
             tag: request.tag,
             length: payload.iter().map(LocalSlice::len).sum(),
         };
+        if request.flags.checked {
+            header.check = Some(header.checksum(&payload));
+        }
         self.answers.push(Frame {
             tag: request.tag,
             before: 0,
             header: header.encode(),
+            head: ANSWER_BYTES,
             payload,
             deadline: None,
         });
@@ -640,9 +743,11 @@ mod tests {
         let shared = Shared {
             incarnation: life,
             buffers,
+            arrivals: ArrivalBook::new(0),
             config: TcpConfig::default(),
             lanes: Mutex::default(),
             ended: Condvar::new(),
+            greeted: Condvar::new(),
             stopped: AtomicBool::new(false),
         };
         let hello = Hello {
@@ -656,6 +761,7 @@ mod tests {
         let mut lane = Lane::new(&shared, &socket, &hello, clock, Moving::default());
         let request = |verb, length| RequestHeader {
             verb,
+            flags: Flags::default(),
             deadline_us: 0,
             tag: 0,
             registration: buffer.id(),
@@ -664,12 +770,38 @@ mod tests {
             length,
         };
         theirs.write_all(&[7; LARGE as usize]).unwrap();
-        lane.request(&request(Verb::Write, LARGE)).unwrap();
-        lane.request(&request(Verb::Read, 8)).unwrap();
+        let nothing = Extension::default();
+        lane.request(&request(Verb::Write, LARGE), nothing).unwrap();
+        lane.request(&request(Verb::Read, 8), nothing).unwrap();
         theirs.write_all(&[0; 10 * REQUEST_BYTES]).unwrap();
         lane.more(None, None).unwrap();
         let received = iter::from_fn(|| lane.inbox.message::<REQUEST_BYTES>()).count();
         assert_eq!(received, 10);
+    }
+
+    #[test]
+    fn those_that_have_just_come_hold_up_the_next_for_a_moment_only() {
+        let mut lanes = AcceptedLanes::default();
+        assert_eq!(lanes.wait_for_next(1), None);
+        let now = Instant::now();
+        for number in 1..=3 {
+            let (ours, _theirs) = UnixStream::pair().unwrap();
+            let stranger = Stranger {
+                socket: TcpStream::from(OwnedFd::from(ours)),
+                silent_until: now + Duration::from_secs(1000 * number),
+            };
+            lanes.strangers.insert(number, stranger);
+        }
+        let seconds = |at_once| {
+            let wait: Option<Instant> = lanes.wait_for_next(at_once);
+            wait.map(|until| until.duration_since(now).as_secs())
+        };
+        assert_eq!(seconds(4), None);
+        assert_eq!(seconds(3), Some(1000));
+        // With room for two, the first and the second have to go.
+        assert_eq!(seconds(2), Some(2000));
+        assert_eq!(seconds(1), Some(3000));
+        assert_eq!(seconds(0), Some(3000), "one is always let in");
     }
 
     #[test]

@@ -3,9 +3,13 @@
 //! | Message | Bytes | Fields |
 //! |---|---|---|
 //! | hello | 48 | magic `MCTL` · version u16 · flags u16 (1: an errand) · initiator's incarnation u64 · incarnation it looks for u64 · lane id u64 · window u32 · 0 u32 · 0 u64 |
-//! | hello answer | 48 | magic `MCTL` · version u16 · status u16 · target's incarnation u64 · largest request u64 · window u32 · 0 u32 · 0 u64 · 0 u64 |
-//! | request | 48 | operation u8 · flags u8 · 0 u16 · generation u32 · tag u64 · registration u64 · offset u64 · length u64 · deadline u64, then the payload of a write |
-//! | answer | 24 | status u8 · operation u8 · 0 u16 · 0 u32 · tag u64 · length u64, then the payload of a read |
+//! | hello answer | 48 | magic `MCTL` · version u16 · status u16 · target's incarnation u64 · largest request u64 · window u32 · when to come again, if it is busy, in ms u32 · 0 u64 · 0 u64 |
+//! | request | 48 | operation u8 · flags u8 (1: tells, 2: checked) · 0 u16 · generation u32 · tag u64 · registration u64 · offset u64 · length u64 · deadline u64, then the extension if there are flags, then the payload of a write |
+//! | extension | 16 | op id u64 · CRC32C of the payload u32 · CRC32C of the request up to here u32; what the flags do not speak of is 0 |
+//! | answer | 24 | status u8 · operation u8 · flags u16 (1: checked) · CRC32C u32 · tag u64 · length u64, then the payload of a read |
+//!
+//! A write that *tells* has its op id reported to the target's engine once it is applied. The answer to
+//! a *checked* request is checked; its CRC32C is that of the answer, with 0 in its place, and the payload.
 //!
 //! Answers come in the order of their requests. Flags and zeros are for later versions: a receiver
 //! refuses what it does not know. An errand is a lane that carries fences only and takes no seat.
@@ -26,13 +30,15 @@ use std::time::{Duration, Instant};
 use crate::{
     error::{Stage, TransferError},
     identity::{Generation, Incarnation, PeerId, RegistrationId},
-    memory::Refusal,
+    memory::{LocalSlice, Refusal, checksum},
 };
 
 pub(super) const MAGIC: [u8; 4] = *b"MCTL";
-pub(super) const VERSION: u16 = 1;
+pub(super) const VERSION: u16 = 2;
 pub(super) const HELLO_BYTES: usize = 48;
 pub(super) const REQUEST_BYTES: usize = 48;
+/// With its extension.
+pub(super) const LONG_REQUEST_BYTES: usize = REQUEST_BYTES + 16;
 pub(super) const ANSWER_BYTES: usize = 24;
 /// Longest request that a target takes.
 pub(super) const LARGEST_REQUEST: u64 = 1 << 40;
@@ -48,6 +54,8 @@ pub(super) enum Malformed {
     Unknown(&'static str),
     #[error("incarnation 0")]
     Incarnation,
+    #[error("it was changed on the way")]
+    Corrupted,
 }
 
 /// Counts a lane's time.
@@ -92,6 +100,8 @@ impl LaneClock {
     }
 }
 
+/// Where in an encoded request its flags are.
+pub(super) const FLAGS_AT: usize = 1;
 /// Where in an encoded request its tag is.
 const TAG_AT: usize = 8;
 /// Where in an encoded request its deadline is.
@@ -128,6 +138,8 @@ pub(super) struct HelloAnswer {
     pub(super) target: Incarnation,
     pub(super) largest_request: u64,
     pub(super) window: u32,
+    /// When a target that is busy may have room, in ms.
+    pub(super) again_ms: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,6 +153,7 @@ pub(super) enum Verb {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RequestHeader {
     pub(super) verb: Verb,
+    pub(super) flags: Flags,
     /// In lane time; 0 for none.
     pub(super) deadline_us: u64,
     pub(super) tag: u64,
@@ -150,6 +163,26 @@ pub(super) struct RequestHeader {
     pub(super) length: u64,
 }
 
+/// What a request has an extension for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Flags {
+    /// The target's engine learns of the write.
+    pub(super) tells: bool,
+    /// Both sides compare checksums.
+    pub(super) checked: bool,
+}
+
+/// What a request with flags says beyond its header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Extension {
+    pub(super) op_id: u64,
+    /// CRC32C of a write's payload.
+    pub(super) payload: u32,
+}
+
+/// A request as it is sent; how much of it is told by [`sent_bytes`](RequestHeader::sent_bytes).
+pub(super) type LongRequest = [u8; LONG_REQUEST_BYTES];
+
 /// How a target answers a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Status {
@@ -157,12 +190,18 @@ pub(super) enum Status {
     Refused(Refusal),
     /// The fenced lane's reader did not end before the deadline.
     StillRunning,
+    /// There is no room to note a write that tells. Nothing was touched.
+    NoRoom,
+    /// The payload of a write is not what was sent.
+    Corrupted,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AnswerHeader {
     pub(super) status: Status,
     pub(super) verb: Verb,
+    /// CRC32C of it and its payload, if its request was checked.
+    pub(super) check: Option<u32>,
     pub(super) tag: u64,
     /// Of the payload that follows; 0 unless a read was applied.
     pub(super) length: u64,
@@ -286,6 +325,7 @@ impl HelloAnswer {
             .u64(self.target.get())
             .u64(self.largest_request)
             .u32(self.window)
+            .u32(self.again_ms)
             .bytes
     }
 
@@ -304,8 +344,9 @@ impl HelloAnswer {
             target: fields.incarnation()?,
             largest_request: fields.u64(),
             window: fields.u32(),
+            again_ms: fields.u32(),
         };
-        fields.zeros::<20>()?;
+        fields.zeros::<16>()?;
         Ok(answer)
     }
 }
@@ -329,10 +370,39 @@ impl Verb {
     }
 }
 
+/// The flag of a write that tells.
+const TELLS: u8 = 1;
+/// The flag of a request that is checked, and of an answer.
+const CHECKED: u8 = 2;
+const ANSWER_CHECKED: u16 = 1;
+/// Where in a request with an extension the checksum of all before it is.
+const CHECK_AT: usize = LONG_REQUEST_BYTES - 4;
+
+impl Flags {
+    pub(super) fn is_empty(self) -> bool {
+        self == Self::default()
+    }
+
+    fn to_wire(self) -> u8 {
+        let bit = |set: bool, bit| if set { bit } else { 0 };
+        bit(self.tells, TELLS) | bit(self.checked, CHECKED)
+    }
+
+    fn from_wire(raw: u8) -> Result<Self, Malformed> {
+        if raw & !(TELLS | CHECKED) != 0 {
+            return Err(Malformed::Unknown("flags"));
+        }
+        Ok(Self {
+            tells: raw & TELLS != 0,
+            checked: raw & CHECKED != 0,
+        })
+    }
+}
+
 impl RequestHeader {
     pub(super) fn encode(self) -> [u8; REQUEST_BYTES] {
         Message::new()
-            .put(&[self.verb.to_wire(), 0, 0, 0])
+            .put(&[self.verb.to_wire(), self.flags.to_wire(), 0, 0])
             .u32(self.generation.0)
             .u64(self.tag)
             .u64(self.registration.0)
@@ -342,22 +412,48 @@ impl RequestHeader {
             .bytes
     }
 
+    /// As it is sent, with what goes with its flags.
+    pub(super) fn encode_long(self, extension: Extension) -> LongRequest {
+        let mut encoded = Message::new().put(&self.encode()).bytes;
+        if !self.flags.is_empty() {
+            encoded[REQUEST_BYTES..][..8].copy_from_slice(&extension.op_id.to_le_bytes());
+            encoded[REQUEST_BYTES + 8..CHECK_AT].copy_from_slice(&extension.payload.to_le_bytes());
+            seal(&mut encoded);
+        }
+        encoded
+    }
+
+    /// How many bytes of it are sent.
+    pub(super) fn sent_bytes(self) -> usize {
+        match self.flags.is_empty() {
+            true => REQUEST_BYTES,
+            false => LONG_REQUEST_BYTES,
+        }
+    }
+
     /// Gives an encoded request another tag.
-    pub(super) fn set_tag(encoded: &mut [u8; REQUEST_BYTES], tag: u64) {
+    pub(super) fn set_tag(encoded: &mut LongRequest, tag: u64) {
         encoded[TAG_AT..][..8].copy_from_slice(&tag.to_le_bytes());
+        seal(encoded);
     }
 
     /// Gives an encoded request its deadline.
-    pub(super) fn set_deadline(encoded: &mut [u8; REQUEST_BYTES], deadline_us: u64) {
-        encoded[DEADLINE_AT..].copy_from_slice(&deadline_us.to_le_bytes());
+    pub(super) fn set_deadline(encoded: &mut LongRequest, deadline_us: u64) {
+        encoded[DEADLINE_AT..][..8].copy_from_slice(&deadline_us.to_le_bytes());
+        seal(encoded);
     }
 
     pub(super) fn decode(bytes: &[u8; REQUEST_BYTES]) -> Result<Self, Malformed> {
         let mut fields = Fields(bytes);
         let verb = Verb::from_wire(fields.u8())?;
-        fields.zeros::<3>()?;
+        let flags = Flags::from_wire(fields.u8())?;
+        fields.zeros::<2>()?;
+        if flags.tells && verb != Verb::Write || flags.checked && verb == Verb::Fence {
+            return Err(Malformed::Unknown("flags"));
+        }
         Ok(Self {
             verb,
+            flags,
             generation: Generation(fields.u32()),
             tag: fields.u64(),
             registration: RegistrationId(fields.u64()),
@@ -365,6 +461,34 @@ impl RequestHeader {
             length: fields.u64(),
             deadline_us: fields.u64(),
         })
+    }
+
+    /// A request with flags, and what goes with them.
+    pub(super) fn decode_long(bytes: &LongRequest) -> Result<(Self, Extension), Malformed> {
+        let (header, extension) = bytes
+            .split_first_chunk()
+            .expect("it is longer than its header");
+        let header = Self::decode(header)?;
+        let mut fields = Fields(extension);
+        let (op_id, payload, check) = (fields.u64(), fields.u32(), fields.u32());
+        if header.flags.checked && check != crc32c::crc32c(&bytes[..CHECK_AT]) {
+            return Err(Malformed::Corrupted);
+        }
+        let pointless = !header.flags.tells && op_id != 0
+            || !header.flags.checked && (payload, check) != (0, 0)
+            || header.verb != Verb::Write && payload != 0;
+        if header.flags.is_empty() || pointless {
+            return Err(Malformed::Unknown("extension"));
+        }
+        Ok((header, Extension { op_id, payload }))
+    }
+}
+
+/// Makes the checksum of a checked request right again.
+fn seal(encoded: &mut LongRequest) {
+    if encoded[FLAGS_AT] & CHECKED != 0 {
+        let check = crc32c::crc32c(&encoded[..CHECK_AT]);
+        encoded[CHECK_AT..].copy_from_slice(&check.to_le_bytes());
     }
 }
 
@@ -377,6 +501,8 @@ impl Status {
             Self::Refused(Refusal::StaleGeneration) => 3,
             Self::Refused(Refusal::UnknownRegistration) => 4,
             Self::StillRunning => 5,
+            Self::NoRoom => 6,
+            Self::Corrupted => 7,
         }
     }
 
@@ -388,6 +514,8 @@ impl Status {
             3 => Ok(Self::Refused(Refusal::StaleGeneration)),
             4 => Ok(Self::Refused(Refusal::UnknownRegistration)),
             5 => Ok(Self::StillRunning),
+            6 => Ok(Self::NoRoom),
+            7 => Ok(Self::Corrupted),
             _ => Err(Malformed::Unknown("status")),
         }
     }
@@ -400,8 +528,11 @@ pub(super) fn refused(refusal: Refusal, peer: PeerId) -> TransferError {
 
 impl AnswerHeader {
     pub(super) fn encode(self) -> [u8; ANSWER_BYTES] {
+        let flags = u16::from(self.check.is_some()) * ANSWER_CHECKED;
         Message::new()
-            .put(&[self.status.to_wire(), self.verb.to_wire(), 0, 0, 0, 0, 0, 0])
+            .put(&[self.status.to_wire(), self.verb.to_wire()])
+            .put(&flags.to_le_bytes())
+            .u32(self.check.unwrap_or_default())
             .u64(self.tag)
             .u64(self.length)
             .bytes
@@ -411,13 +542,27 @@ impl AnswerHeader {
         let mut fields = Fields(bytes);
         let status = Status::from_wire(fields.u8())?;
         let verb = Verb::from_wire(fields.u8())?;
-        fields.zeros::<6>()?;
+        let check = match (fields.u16(), fields.u32()) {
+            (0, 0) => None,
+            (ANSWER_CHECKED, check) => Some(check),
+            _ => return Err(Malformed::Unknown("use of a reserved field")),
+        };
         Ok(Self {
             status,
             verb,
+            check,
             tag: fields.u64(),
             length: fields.u64(),
         })
+    }
+
+    /// What its checksum is with this payload.
+    pub(super) fn checksum(self, payload: &[LocalSlice]) -> u32 {
+        let open = Self {
+            check: Some(0),
+            ..self
+        };
+        checksum(payload, crc32c::crc32c(&open.encode()))
     }
 }
 
@@ -435,6 +580,7 @@ mod tests {
     fn each_message_has_these_bytes() {
         let request = RequestHeader {
             verb: Verb::Write,
+            flags: Flags::default(),
             deadline_us: 10,
             tag: 5,
             registration: RegistrationId(6),
@@ -447,15 +593,43 @@ mod tests {
             bytes.extend(number.to_le_bytes());
         }
         assert_eq!(request.encode()[..], bytes[..]);
-        let mut later = request.encode();
+        let mut later = request.encode_long(Extension::default());
         RequestHeader::set_deadline(&mut later, 11);
         RequestHeader::set_tag(&mut later, 12);
-        let decoded = RequestHeader::decode(&later).unwrap();
+        let decoded = RequestHeader::decode(later.first_chunk().unwrap()).unwrap();
         assert_eq!((decoded.deadline_us, decoded.tag), (11, 12));
+        assert_eq!(
+            (request.sent_bytes(), later[48..].to_vec()),
+            (48, vec![0; 16])
+        );
+
+        // With flags, sixteen bytes more.
+        let flags = Flags {
+            tells: true,
+            checked: true,
+        };
+        let (op_id, payload) = (0x0102_0304_0506_0708, 0x0a0b_0c0d);
+        let extension = Extension { op_id, payload };
+        let flagged = RequestHeader { flags, ..request };
+        let mut long = flagged.encode_long(extension);
+        assert_eq!((flagged.sent_bytes(), &long[..4]), (64, &[2, 3, 0, 0][..]));
+        assert_eq!(long[48..56], op_id.to_le_bytes());
+        assert_eq!(long[56..60], payload.to_le_bytes());
+        let check = crc32c::crc32c(&long[..60]).to_le_bytes();
+        assert_eq!(long[60..], check);
+        RequestHeader::set_tag(&mut long, 99);
+        let (decoded, with) = RequestHeader::decode_long(&long).unwrap();
+        assert_eq!((decoded.tag, with), (99, extension));
+        for bit in 16..8 * 64 {
+            let mut changed = long;
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert!(RequestHeader::decode_long(&changed).is_err(), "bit {bit}");
+        }
 
         let answer = AnswerHeader {
             status: Status::Refused(Refusal::StaleGeneration),
             verb: Verb::Read,
+            check: None,
             tag: 1,
             length: 2,
         };
@@ -463,6 +637,13 @@ mod tests {
         bytes.extend(1_u64.to_le_bytes());
         bytes.extend(2_u64.to_le_bytes());
         assert_eq!(answer.encode()[..], bytes[..]);
+        let check = Some(0x0102_0304);
+        let checked = AnswerHeader { check, ..answer };
+        bytes[2] = 1;
+        bytes[4..8].copy_from_slice(&[4, 3, 2, 1]);
+        assert_eq!(checked.encode()[..], bytes[..]);
+        bytes[4..8].fill(0);
+        assert_eq!(checked.checksum(&[]), crc32c::crc32c(&bytes));
 
         let hello = Hello {
             initiator: life(1),
@@ -471,7 +652,7 @@ mod tests {
             window: 4,
             errand: true,
         };
-        let mut bytes = b"MCTL\x01\0\x01\0".to_vec();
+        let mut bytes = b"MCTL\x02\0\x01\0".to_vec();
         for number in [1_u64, 2, 3, 4, 0] {
             bytes.extend(number.to_le_bytes());
         }
@@ -484,14 +665,14 @@ mod tests {
             mut bytes in proptest::array::uniform32(0_u8..6),
             more in proptest::array::uniform16(0_u8..3),
         ) {
-            bytes[4] &= 1;
+            bytes[4] &= 3;
             let mut long = [0; 48];
             long[..32].copy_from_slice(&bytes);
             long[32..].copy_from_slice(&more);
             for plausible in [false, true] {
                 if plausible {
                     long[..4].copy_from_slice(&MAGIC);
-                    long[4..8].copy_from_slice(&[1, 0, 0, 0]);
+                    long[4..8].copy_from_slice(&[2, 0, 0, 0]);
                 }
                 if let Ok(hello) = Hello::decode(&long) {
                     prop_assert_eq!(hello.encode(), long);
@@ -502,6 +683,12 @@ mod tests {
                 if let Ok(request) = RequestHeader::decode(&long) {
                     prop_assert_eq!(request.encode(), long);
                 }
+            }
+            let mut longer = [0; 64];
+            longer[..48].copy_from_slice(&long);
+            longer[48..].copy_from_slice(&more);
+            if let Ok((request, extension)) = RequestHeader::decode_long(&longer) {
+                prop_assert_eq!(request.encode_long(extension), longer);
             }
             let short: [u8; 24] = bytes[..24].try_into().unwrap();
             if let Ok(answer) = AnswerHeader::decode(&short) {

@@ -1,8 +1,10 @@
 //! The books of a batch: tasks that have not ended, tasks whose bytes may still move, and who waits.
 
 use std::{
+    future::poll_fn,
     panic::{AssertUnwindSafe, catch_unwind},
-    task::Waker,
+    sync::Arc,
+    task::{Poll, Waker},
 };
 
 use smallvec::SmallVec;
@@ -22,6 +24,10 @@ pub struct BatchState {
     open: AtomicU64,
     waited_for: AtomicBool,
     waiters: Mutex<SmallVec<[Waker; 1]>>,
+    /// The batch of which this is a part that somebody waits for by itself.
+    whole: Option<Arc<Self>>,
+    /// A task did not complete.
+    spoiled: AtomicBool,
 }
 
 impl BatchState {
@@ -35,6 +41,43 @@ impl BatchState {
         self.open.load(Ordering::Acquire) & LOUD == 0
     }
 
+    /// Counts some of the tasks of `whole`, which counts them as well.
+    pub(crate) fn part_of(whole: &Arc<Self>) -> Arc<Self> {
+        Arc::new(Self {
+            whole: Some(Arc::clone(whole)),
+            ..Self::default()
+        })
+    }
+
+    /// A task has ended without having completed.
+    pub(crate) fn is_spoiled(&self) -> bool {
+        self.spoiled.load(Ordering::Acquire)
+    }
+
+    /// Told before the end of the task that did not complete.
+    pub(super) fn spoil(&self) {
+        self.spoiled.store(true, Ordering::Release);
+    }
+
+    /// Ends when all its tasks have ended.
+    pub(crate) async fn until_terminal(&self) {
+        self.until(Self::is_terminal).await;
+    }
+
+    /// Ends when it has got so far. Somebody else does the links' work.
+    pub(crate) async fn until(&self, reached: fn(&Self) -> bool) {
+        poll_fn(|context| {
+            if !reached(self) {
+                self.register(context.waker());
+                if !reached(self) {
+                    return Poll::Pending;
+                }
+            }
+            Poll::Ready(())
+        })
+        .await;
+    }
+
     /// As new; nobody else has it.
     pub(crate) fn renew(&mut self) {
         *self = Self::default();
@@ -43,6 +86,9 @@ impl BatchState {
     pub(super) fn add(&self, tasks: u32) {
         let tasks = u64::from(tasks);
         self.open.fetch_add(tasks << 32 | tasks, Ordering::Relaxed);
+        if let Some(whole) = &self.whole {
+            whole.open.fetch_add(tasks << 32 | tasks, Ordering::Relaxed);
+        }
     }
 
     /// A task has ended, become quiet, or both.
@@ -52,6 +98,9 @@ impl BatchState {
         let now = self.open.fetch_sub(less, Ordering::AcqRel) - less;
         if (ended && now >> 32 == 0) || (quiet && now & LOUD == 0) {
             self.wake();
+        }
+        if let Some(whole) = &self.whole {
+            whole.change(ended, quiet);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::{any::Any, fmt, future::Future, ops::Range, pin::Pin, sync::Arc, time::Duration};
 
-use super::{Op, Peer, TaskRef, Tasks};
+use super::{ArrivalBook, Op, Peer, TaskRef, Tasks};
 use crate::{
     error::{Reason, Result},
     identity::{Generation, Incarnation, PeerId, RegistrationId},
@@ -147,6 +147,8 @@ pub struct Capabilities {
     pub same_host: bool,
     /// What is written must lie in a buffer that it carries, too.
     pub sources: bool,
+    /// It keeps to what a write's [`Receipt`](super::Receipt) asks.
+    pub receipts: bool,
 }
 
 impl Capabilities {
@@ -160,6 +162,7 @@ impl Capabilities {
             within_process: false,
             same_host: false,
             sources: false,
+            receipts: false,
         }
     }
 }
@@ -170,12 +173,18 @@ pub struct InstallContext {
     pub(crate) incarnation: Incarnation,
     pub(crate) tasks: Tasks,
     pub(crate) buffers: Arc<BufferTable>,
+    pub(crate) arrivals: Arc<ArrivalBook>,
 }
 
 impl InstallContext {
     /// This life of the process.
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
+    }
+
+    /// Where it tells of writes of peers that want it.
+    pub fn arrivals(&self) -> &Arc<ArrivalBook> {
+        &self.arrivals
     }
 
     /// The cells of all tasks.

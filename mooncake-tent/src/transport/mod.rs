@@ -1,5 +1,6 @@
 //! The contract between the engine and its links.
 
+mod arrivals;
 mod batch;
 mod free_cells;
 mod link;
@@ -7,6 +8,7 @@ mod peer;
 mod slab;
 mod task;
 
+pub use arrivals::{Arrival, ArrivalBook, ArrivalSeat};
 pub use batch::BatchState;
 pub use link::{
     Attachment, BoxFuture, Capabilities, InstallContext, LinkGauges, Opened, SubBatch, Transport,
@@ -15,4 +17,4 @@ pub use peer::Peer;
 pub(crate) use slab::RetryHook;
 pub use slab::{TaskSlab, Tasks};
 pub(crate) use task::Origin;
-pub use task::{Op, Outcome, Posting, TaskRef, TaskSpec};
+pub use task::{Op, Outcome, Posting, Receipt, TaskRef, TaskSpec};

@@ -87,6 +87,8 @@ struct Change {
     batch: Option<Arc<BatchState>>,
     ended: bool,
     quiet: bool,
+    /// It did not complete.
+    failed: bool,
     retry: bool,
     free: bool,
 }
@@ -169,6 +171,7 @@ impl TaskSlab {
                 offset: spec.offset,
                 length: spec.length,
                 deadline: spec.deadline,
+                receipt: spec.receipt,
             })
         })
         .flatten()
@@ -341,6 +344,9 @@ impl TaskSlab {
             self.free(task);
         }
         if let Some(batch) = change.batch {
+            if change.failed {
+                batch.spoil();
+            }
             batch.change(change.ended, change.quiet);
         }
     }
@@ -443,6 +449,7 @@ impl TaskBody {
             if self.touched || self.bytes > 0 {
                 error.applied = Applied::Unknown;
             }
+            change.failed = true;
         }
         self.outcome = Some(outcome);
         (self.previous, self.carrier) = (None, None);
@@ -526,6 +533,7 @@ mod tests {
             offset: 0,
             length: 10,
             deadline: None,
+            receipt: crate::transport::Receipt::default(),
             origin: None,
         };
         let mut refs = Vec::new();

@@ -30,6 +30,24 @@ impl fmt::Display for Op {
     }
 }
 
+/// What a write's target does beside applying it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Receipt {
+    /// Its engine learns of the write under this number, once all bytes are applied, and never if it
+    /// was not wholly applied. See [`ArrivalBook`](super::ArrivalBook).
+    pub op_id: Option<u64>,
+    /// The bytes at their place are compared with those that were sent, by CRC32C. A write whose bytes
+    /// differ fails.
+    pub checksum: bool,
+}
+
+impl Receipt {
+    /// It asks for nothing.
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// What a task asks of a link.
 #[derive(Clone, Debug)]
 pub struct TaskSpec {
@@ -49,6 +67,8 @@ pub struct TaskSpec {
     pub length: u64,
     /// When the caller stops being interested.
     pub deadline: Option<Instant>,
+    /// Of a write: what the peer shall be told. Links that cannot are not asked.
+    pub receipt: Receipt,
     /// What the caller named, if the engine may look it up anew.
     pub(crate) origin: Option<Origin>,
 }
@@ -72,6 +92,8 @@ pub struct Posting {
     pub length: u64,
     /// When the caller stops being interested.
     pub deadline: Option<Instant>,
+    /// Of a write: what the peer shall be told. Links that cannot are not asked.
+    pub receipt: Receipt,
 }
 
 /// What the caller named.

@@ -140,6 +140,9 @@ pub(crate) fn threads(prefix: &str) -> usize {
     names.filter(|name| name.starts_with(prefix)).count()
 }
 
+/// Of the protocol that lanes speak.
+pub(crate) const VERSION: u16 = 2;
+
 pub(crate) fn hello(version: u16, initiator: u64, target: Incarnation, lane: u64) -> Vec<u8> {
     let mut hello = b"MCTL".to_vec();
     hello.extend(version.to_le_bytes());
@@ -152,13 +155,13 @@ pub(crate) fn hello(version: u16, initiator: u64, target: Incarnation, lane: u64
 
 /// The hello of a connection that carries fences only.
 pub(crate) fn errand(initiator: u64, target: Incarnation, lane: u64) -> Vec<u8> {
-    let mut errand = hello(1, initiator, target, lane);
+    let mut errand = hello(VERSION, initiator, target, lane);
     errand[6] = 1;
     errand
 }
 
 pub(crate) fn hello_answer(status: u16, target: Incarnation) -> Vec<u8> {
-    let mut answer = b"MCTL\x01\0".to_vec();
+    let mut answer = b"MCTL\x02\0".to_vec();
     answer.extend(status.to_le_bytes());
     for number in [target.get(), 1 << 40, 1024, 0, 0] {
         answer.extend(number.to_le_bytes());
@@ -207,7 +210,7 @@ pub(crate) fn answer(status: u8, verb: u8, tag: u64, length: u64) -> Vec<u8> {
 pub(crate) fn raw_lane(owner: &TentEngine, segment: &Segment, lane: u64) -> TcpStream {
     let mut socket = raw_socket(segment);
     socket
-        .write_all(&hello(1, 0xabcd, owner.incarnation(), lane))
+        .write_all(&hello(VERSION, 0xabcd, owner.incarnation(), lane))
         .unwrap();
     let mut welcome = [0; 48];
     socket.read_exact(&mut welcome).unwrap();

@@ -63,6 +63,7 @@ impl Ground {
             offset: 0,
             length,
             deadline,
+            receipt: crate::transport::Receipt::default(),
             origin: None,
         };
         self.tasks.begin(&self.batch, &refs, [(spec, false)]);

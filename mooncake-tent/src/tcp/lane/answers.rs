@@ -24,6 +24,8 @@ impl Lane {
                 && let Some((header, after)) = rest.split_first_chunk::<ANSWER_BYTES>()
                 && let Ok(answer) = AnswerHeader::decode(header)
                 && answer.status == Status::Applied
+                // What is checked is looked at one by one as well.
+                && answer.check.is_none()
                 && answer.tag < sent
                 && fits(&answer, oldest).is_ok()
                 && let Some(after) = after.get(answer.length as usize..)
@@ -78,13 +80,25 @@ fn fits(answer: &AnswerHeader, oldest: &Pending) -> Result<(), &'static str> {
     if answer.tag != oldest.tag || answer.verb != oldest.verb {
         return Err("an answer out of order");
     }
+    if answer.check.is_some() != oldest.checked {
+        return Err("an answer that is checked otherwise than its request");
+    }
     let length = match (answer.status, oldest.verb) {
         (Status::Applied, Verb::Read) => Some(oldest.length),
         (Status::Applied | Status::Refused(_), _) => Some(0),
-        (Status::StillRunning, _) => None,
+        (Status::NoRoom | Status::Corrupted, Verb::Write) => Some(0),
+        (Status::StillRunning | Status::NoRoom | Status::Corrupted, _) => None,
     };
     if length != Some(answer.length) {
         return Err("an answer that does not fit its request");
+    }
+    // With a payload this has to wait for it.
+    if answer.length == 0
+        && answer
+            .check
+            .is_some_and(|check| check != answer.checksum(&[]))
+    {
+        return Err("an answer that was changed on the way");
     }
     Ok(())
 }
@@ -144,6 +158,7 @@ mod tests {
                     offset: LENGTH * i,
                     length: LENGTH,
                     deadline: None,
+                    receipt: crate::transport::Receipt::default(),
                     origin: None,
                 })
                 .collect();
@@ -160,6 +175,8 @@ mod tests {
                 offset: spec.offset,
                 length: spec.length,
                 deadline: None,
+                flags: Flags::default(),
+                extension: Extension::default(),
             });
             assert!(lane.post(&mut posts.collect()));
             lane.flush();
@@ -204,6 +221,7 @@ mod tests {
         let header = AnswerHeader {
             status,
             verb: Verb::Read,
+            check: None,
             tag,
             length: payload.len() as u64,
         };

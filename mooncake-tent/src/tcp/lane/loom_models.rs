@@ -8,7 +8,7 @@ use std::{
 use loom::thread;
 
 use super::{
-    super::{TcpConfig, peers::are_quiet},
+    super::{TcpConfig, peers::are_quiet, wire::REQUEST_BYTES},
     *,
 };
 use crate::transport::TaskSlab;
@@ -22,6 +22,8 @@ fn post() -> Post {
         generation: Generation(1),
         offset: 0,
         length: 1,
+        flags: Flags::default(),
+        extension: Extension::default(),
         deadline: None,
     }
 }

@@ -128,6 +128,7 @@ mod tests {
                 offset,
                 length: LENGTH,
                 deadline: None,
+                receipt: crate::transport::Receipt::default(),
                 origin: None,
             };
             let mut refs = Vec::new();
@@ -170,6 +171,8 @@ mod tests {
             generation: Generation(1),
             offset,
             length: LENGTH,
+            flags: Flags::default(),
+            extension: Extension::default(),
             deadline: None,
         }
     }

@@ -14,9 +14,10 @@ use crate::{
     memory::BufferTable,
     tcp::{
         TcpConfig,
-        fuzz::LANE_AGE,
+        fuzz::{LANE_AGE, MOST_ARRIVALS},
         wire::{Hello, LaneClock},
     },
+    transport::ArrivalBook,
 };
 
 /// Serves what comes on `socket`, a lane of `initiator`, from `buffers`; returns why it ended. All
@@ -29,9 +30,11 @@ pub(in crate::tcp) fn serve(
     let shared = Shared {
         incarnation: Incarnation::random(),
         buffers,
+        arrivals: ArrivalBook::new(MOST_ARRIVALS),
         config: TcpConfig::default(),
         lanes: Mutex::default(),
         ended: Condvar::new(),
+        greeted: Condvar::new(),
         stopped: AtomicBool::new(false),
     };
     let hello = Hello {
