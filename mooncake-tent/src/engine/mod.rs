@@ -9,6 +9,9 @@ mod health;
 mod loader;
 mod parts;
 mod request;
+mod retry;
+mod routing;
+mod submit;
 mod tent;
 
 pub use batch::Batch;

@@ -1,0 +1,175 @@
+//! What becomes of a task that its link failed.
+
+use std::{
+    sync::{Arc, Weak},
+    time::{Duration, Instant},
+};
+
+use tokio::runtime::Handle;
+
+use super::{
+    routing::{Wanted, held_by_all},
+    tent::Shared,
+};
+use crate::{
+    error::{Reason, Retry, Stage, TransferError},
+    transport::{Origin, Outcome, RetryHook, SubBatch, TaskRef, TaskSlab, TaskSpec, Tasks},
+};
+
+/// How long the refresh of a stale descriptor may take if the task names no deadline.
+const REFRESH_BUDGET: Duration = Duration::from_secs(1);
+
+impl Shared {
+    /// A task failed, and fresh knowledge of its segment or another link may help.
+    async fn retry(&self, task: TaskRef) {
+        let tasks = &self.parts.context.tasks;
+        let (Some(mut spec), Some(error)) = (tasks.spec(task), tasks.retried_for(task)) else {
+            return;
+        };
+        let Some(mut origin) = spec.origin.take() else {
+            unreachable!("only tasks with an origin ask for a retry");
+        };
+        let segment = origin.segment.clone();
+        let stale = error.retry == Retry::AfterRefresh;
+        if !stale {
+            origin.tried |= 1 << u32::from(origin.link);
+            let (peer, link) = (spec.peer.id(), usize::from(origin.link));
+            // What a fence ended says nothing about the link.
+            let fenced = segment.fences().count() != origin.fences;
+            let blamed = origin.others && !fenced;
+            if blamed && self.circuits.failed(peer, link, &error.reason) {
+                segment.forget_routes();
+            }
+        }
+        let refreshes = stale || matches!(error.reason, Reason::Unreachable(_));
+        if refreshes {
+            let budget = spec.deadline.map_or(REFRESH_BUDGET, |deadline| {
+                deadline
+                    .saturating_duration_since(Instant::now())
+                    .min(REFRESH_BUDGET)
+            });
+            let seen = segment.descriptor();
+            if let Err(error) = self.segments.refresh(&segment, &seen, budget).await
+                && !origin.others
+            {
+                let why = Reason::Unreachable(error.to_string().into());
+                drop(spec);
+                return self.fail(&[task], &why, Stage::Resolve);
+            }
+        }
+        let Some(link) = self.anew(&mut spec, &mut origin, refreshes) else {
+            // Its leases end before anybody is told.
+            drop(spec);
+            return tasks.give_up(task);
+        };
+        tracing::debug!(
+            %error, from = self.parts.links[usize::from(origin.link)].name(), to = self.parts.links[link].name(),
+            "a task is posted again"
+        );
+        let (fences, incarnation) = (origin.fences, segment.incarnation());
+        origin.link = link as u8;
+        origin.refreshed |= refreshes;
+        spec.origin = Some(origin);
+        tasks.renew(task, spec);
+        if tasks.is_unwanted(task) {
+            let end = Outcome::cancelled(Stage::Resolve, incarnation);
+            return tasks.finish(task, end, true);
+        }
+        let post = || {
+            let sub_batch = self.parts.links[link].allocate_sub_batch(1)?;
+            let sub_batch: Arc<dyn SubBatch> = Arc::from(sub_batch);
+            tasks.carried_by(task, &sub_batch);
+            sub_batch.submit_transfer_tasks(&[task])?;
+            if tasks.is_unwanted(task) {
+                // Whoever cancelled it before it was posted has found it nowhere.
+                sub_batch.cancel_transfer_task(task);
+            }
+            sub_batch.hand_over();
+            Ok(())
+        };
+        let mut posted = Ok(());
+        if !segment.fences().unless_raised(fences, || posted = post()) {
+            let why = Reason::Broken("the peer was fenced meanwhile".into());
+            self.fail(&[task], &why, Stage::Resolve);
+        } else if let Err(error) = posted {
+            self.refuse(&[task], &error);
+        }
+    }
+
+    /// Puts what is known now of its segment into `spec`, and says which link to try next; `None`: there
+    /// is none that would not fail in the same way.
+    fn anew(&self, spec: &mut TaskSpec, origin: &mut Origin, refreshed: bool) -> Option<usize> {
+        let known = origin.segment.known();
+        let span = known.resolve(origin.range, spec.length)?;
+        let wanted = Wanted {
+            op: spec.op,
+            registration: Some(span.registration),
+            local: held_by_all(spec.op, &spec.local),
+        };
+        let key = self.key(wanted, &known);
+        let peer = Arc::clone(known.descriptor.peer());
+        if peer.id() != spec.peer.id() {
+            // None of them has tried this one.
+            origin.tried = 0;
+        }
+        let next = self.route(key, &origin.segment, &known, |route| {
+            let untried = |link: &&u8| origin.tried >> **link & 1 == 0;
+            // The one that failed may do with what is known now, but not twice.
+            let first = route.links.first();
+            let same = first.filter(|_| refreshed && !origin.refreshed);
+            let next = match origin.tried {
+                0 => same,
+                _ => route.links.iter().find(untried).or(same),
+            };
+            next.map(|link| usize::from(*link))
+        })?;
+        spec.peer = peer;
+        spec.registration = span.registration;
+        spec.generation = span.generation;
+        spec.offset = span.offset;
+        Some(next)
+    }
+}
+
+/// Retries on the engine's runtime. The engine is looked up there and nowhere else: its last owner
+/// stops its links, which must not happen on a thread that works for one of them.
+pub(super) fn retry_hook(
+    engine: Weak<Shared>,
+    tasks: Weak<TaskSlab>,
+    runtime: Handle,
+) -> RetryHook {
+    Box::new(move |task| {
+        let Some(tasks) = tasks.upgrade() else {
+            return;
+        };
+        let engine = Weak::clone(&engine);
+        let unless_stopped = UnlessStopped { tasks, task };
+        runtime.spawn(async move {
+            if let Some(engine) = engine.upgrade() {
+                engine.retry(task).await;
+                unless_stopped.disarm();
+            }
+        });
+    })
+}
+
+/// Ends a task whose retry never comes to its end, since the engine or its runtime is gone (law 2).
+struct UnlessStopped {
+    tasks: Tasks,
+    task: TaskRef,
+}
+
+impl UnlessStopped {
+    fn disarm(mut self) {
+        self.task = TaskRef::NONE;
+    }
+}
+
+impl Drop for UnlessStopped {
+    fn drop(&mut self) {
+        if self.task != TaskRef::NONE {
+            let error = TransferError::unstarted(Reason::Stopped, Stage::Resolve, None);
+            self.tasks.finish(self.task, Outcome::Failed(error), true);
+        }
+    }
+}

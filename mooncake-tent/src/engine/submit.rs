@@ -1,0 +1,195 @@
+//! From requests to tasks on links.
+
+use std::{sync::Arc, time::Instant};
+
+use super::{
+    Batch, Request,
+    parts::Scratch,
+    routing::{Outlook, Wanted, held_by_all},
+    tent::Shared,
+};
+use crate::{
+    error::{Error, Reason, Result, Stage, TransferError},
+    identity::{Generation, RegistrationId},
+    platform::after,
+    segment::{Route, Span},
+    transport::{Op, Origin, Outcome, TaskRef, TaskSpec},
+};
+
+/// So many tasks are posted at once.
+const TOGETHER: usize = 32;
+
+impl Shared {
+    pub(super) fn submit(&self, batch: &mut Batch, requests: Vec<Request>) -> Result<()> {
+        if batch.len() + requests.len() > batch.capacity() {
+            return Err(Error::Busy {
+                what: "the batch",
+                limit: batch.capacity(),
+            });
+        }
+        let mut scratch = batch.take_scratch();
+        let submitted = self.submit_with(batch, requests, &mut scratch);
+        scratch.specs.clear();
+        scratch.links.clear();
+        batch.return_scratch(scratch);
+        submitted
+    }
+
+    fn submit_with(
+        &self,
+        batch: &mut Batch,
+        requests: Vec<Request>,
+        scratch: &mut Scratch,
+    ) -> Result<()> {
+        let patience = after(self.parts.patience);
+        let mut outlook: Option<Outlook> = None;
+        scratch.specs.reserve(requests.len());
+        scratch.links.reserve(requests.len());
+        for request in requests {
+            let outlook = match &mut outlook {
+                Some(outlook) if outlook.segment.is(&request.segment) => outlook,
+                place => place.insert(Outlook::of(&request.segment)),
+            };
+            self.plan(request, patience, outlook, scratch)?;
+        }
+        let first = batch.len();
+        let (state, refs) = batch.opened();
+        let tasks = &self.parts.context.tasks;
+        tasks.take(state, scratch.specs.len(), refs)?;
+        self.post(batch, first, scratch);
+        Ok(())
+    }
+
+    /// Adds what becomes of a request.
+    fn plan(
+        &self,
+        request: Request,
+        patience: Instant,
+        outlook: &mut Outlook,
+        scratch: &mut Scratch,
+    ) -> Result<()> {
+        let length = request.length();
+        if length == 0 {
+            return Err(Error::Invalid(
+                "a request moves at least one byte".to_owned(),
+            ));
+        }
+        let deadline = request.deadline.unwrap_or(patience);
+        let span = outlook.known.resolve(request.remote, length);
+        let wanted = Wanted {
+            op: request.op,
+            registration: span.map(|span| span.registration),
+            local: held_by_all(request.op, &request.local),
+        };
+        let last = &mut outlook.routes[usize::from(request.op == Op::Write)];
+        let (link, others) = match last {
+            Some((last, link, others)) if *last == wanted => (*link, *others),
+            _ => {
+                let key = self.key(wanted, &outlook.known);
+                let best = |route: &Route| Some((route.first()?, route.links.len() > 1));
+                let found = self.route(key, &request.segment, &outlook.known, best);
+                let (link, others) = found.ok_or_else(|| self.no_route(key, &request.segment))?;
+                *last = Some((wanted, link, others));
+                (link, others)
+            }
+        };
+        let Outlook { fences, known, .. } = outlook;
+        // Neither our own descriptor nor that of a link is ever stale: there is nothing to learn.
+        let own = known.descriptor.incarnation() == self.parts.context.incarnation;
+        let refreshable = !own && request.segment.provider().is_none();
+        let Span {
+            registration,
+            generation,
+            offset,
+        } = span.unwrap_or(Span {
+            registration: RegistrationId(0),
+            generation: Generation(0),
+            offset: 0,
+        });
+        let spec = TaskSpec {
+            op: request.op,
+            local: request.local,
+            peer: Arc::clone(known.descriptor.peer()),
+            registration,
+            generation,
+            offset,
+            length,
+            deadline: Some(deadline),
+            origin: refreshable.then_some(Origin {
+                segment: request.segment,
+                range: request.remote,
+                fences: *fences,
+                link: link as u8,
+                others,
+                tried: 0,
+                refreshed: false,
+            }),
+        };
+        scratch.specs.push((spec, refreshable));
+        scratch.links.push(span.map(|_| link));
+        Ok(())
+    }
+
+    /// Hands the batch's tasks from `first` on to their links.
+    fn post(&self, batch: &mut Batch, first: usize, scratch: &mut Scratch) {
+        let Scratch { specs, links } = scratch;
+        let mut specs = specs.drain(..);
+        let mut start = first;
+        // Neighbours on the same link are posted together, but so that the peer has begun with the
+        // first of many before we are through with the last.
+        let together = links
+            .chunk_by(|a, b| a == b)
+            .flat_map(|run| run.chunks(TOGETHER));
+        for run in together {
+            let end = start + run.len();
+            let (state, refs) = batch.opened();
+            let tasks = &self.parts.context.tasks;
+            tasks.begin(state, &refs[start..end], &mut specs);
+            match run[0] {
+                Some(link) => {
+                    let transport = &self.parts.links[link];
+                    let capacity = batch.capacity();
+                    let posted = batch
+                        .sub_batch(start, link, || transport.allocate_sub_batch(capacity))
+                        .and_then(|(tasks, sub_batch)| {
+                            sub_batch.submit_transfer_tasks(&tasks[..run.len()])
+                        });
+                    if let Err(error) = posted {
+                        tracing::debug!(%error, link = transport.name(), "posting failed");
+                        self.refuse(&batch.refs()[start..end], &error);
+                    }
+                }
+                None => {
+                    let tasks = &batch.refs()[start..end];
+                    self.fail(tasks, &Reason::UnknownRegistration, Stage::Resolve);
+                }
+            }
+            start = end;
+        }
+    }
+
+    pub(super) fn fail(&self, tasks: &[TaskRef], reason: &Reason, stage: Stage) {
+        self.fail_with(
+            tasks,
+            &TransferError::unstarted(reason.clone(), stage, None),
+        );
+    }
+
+    /// A link takes none of `tasks`; whether a retry makes sense is for it to say.
+    pub(super) fn refuse(&self, tasks: &[TaskRef], refusal: &Error) {
+        let reason = Reason::Broken(refusal.to_string().into());
+        let mut error = TransferError::unstarted(reason, Stage::Post, None);
+        error.retry = refusal.retry();
+        self.fail_with(tasks, &error);
+    }
+
+    fn fail_with(&self, tasks: &[TaskRef], error: &TransferError) {
+        for task in tasks {
+            let mut error = error.clone();
+            let spec = self.parts.context.tasks.spec(*task);
+            error.peer = spec.map(|spec| spec.peer.id());
+            let end = Outcome::Failed(error);
+            self.parts.context.tasks.finish(*task, end, true);
+        }
+    }
+}
