@@ -67,6 +67,7 @@ mod host;
 mod identity;
 #[cfg(feature = "json")]
 mod json;
+mod lane;
 #[cfg(all(test, mooncake_loom))]
 mod loom_models;
 pub mod loopback;
@@ -104,7 +105,7 @@ pub use memory::{
     BufferLease, HugePages, LocalBuffer, LocalSlice, Memory, MemoryOptions, Permission,
 };
 pub use platform::host::machine;
-pub use qos::{DeviceSet, Hint, Intent, Priority, Strength};
+pub use qos::{DeviceSet, Hint, Intent, Priority, Qos, Strength};
 pub use segment::{BufferDescriptor, RemoteRange, Segment, SegmentDescriptor};
 #[cfg(feature = "host")]
 pub use shm::ShmTransport;

@@ -78,6 +78,9 @@ fn spec(local: SmallVec<[LocalSlice; 1]>) -> TaskSpec {
         offset: 0,
         length: LENGTH,
         deadline: None,
+        qos: crate::qos::Qos::new(),
+        terms: None,
+        watch: None,
         origin: None,
     }
 }

@@ -18,6 +18,7 @@ use crate::{
     identity::{PeerId, RegistrationId},
     memory::LocalBuffer,
     platform::after,
+    selector::LinkDevices,
     transport::{
         Attachment, BatchState, BoxFuture, Capabilities, InstallContext, LinkGauges, Opened,
         Outcome, Peer, SubBatch, TaskRef, TaskSlab, TaskSpec, Tasks, Transport,
@@ -288,6 +289,14 @@ impl<T: Transport> Transport for Chaos<T> {
             link: Arc::from(self.link.allocate_sub_batch(capacity)?),
             shared: Arc::clone(&self.shared),
         }))
+    }
+
+    fn joins(&self) -> &[(&str, &str)] {
+        self.link.joins()
+    }
+
+    fn devices(&self) -> LinkDevices<'_> {
+        self.link.devices()
     }
 
     fn reaches(&self, peer: &Peer) -> bool {
@@ -660,7 +669,7 @@ fn stopped(peer: PeerId) -> Outcome {
 fn shortened(mut spec: TaskSpec, most: u64) -> TaskSpec {
     let mut left = most.min(spec.length);
     spec.length = left;
-    spec.origin = None;
+    (spec.origin, spec.watch) = (None, None);
     let mut local = SmallVec::new();
     for slice in &spec.local {
         let taken = slice.len().min(left);

@@ -10,6 +10,7 @@ use crate::{
     loopback::{self, InProcess},
     memory::BufferTable,
     platform,
+    selector::Policies,
     transport::{InstallContext, TaskSlab, Transport},
 };
 
@@ -22,6 +23,7 @@ pub struct TentEngineBuilder {
     loader: TransportLoader,
     in_process: Option<InProcess>,
     patience: Duration,
+    policies: Policies,
 }
 
 impl TentEngineBuilder {
@@ -32,6 +34,7 @@ impl TentEngineBuilder {
             loader: TransportLoader::default(),
             in_process: None,
             patience: Duration::from_secs(30),
+            policies: Policies::default(),
         }
     }
 
@@ -78,6 +81,12 @@ impl TentEngineBuilder {
         self
     }
 
+    /// Which links may carry which requests; all may unless told otherwise.
+    pub fn policies(mut self, policies: Policies) -> Self {
+        self.policies = policies;
+        self
+    }
+
     /// Installs the links and starts the control service. Call it within a tokio runtime, which
     /// carries control and nothing else.
     ///
@@ -107,7 +116,7 @@ impl TentEngineBuilder {
             self.loader.want(Arc::new(in_process));
         }
         let Loaded { links, absent } = self.loader.load(&context).await?;
-        Ok(TentEngine::assemble(Parts {
+        let parts = Parts {
             name,
             machine: platform::machine(),
             patience: self.patience,
@@ -115,6 +124,7 @@ impl TentEngineBuilder {
             links,
             absent,
             control,
-        }))
+        };
+        Ok(TentEngine::assemble(parts, self.policies))
     }
 }

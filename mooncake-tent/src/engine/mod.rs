@@ -5,7 +5,7 @@ mod buffer;
 mod builder;
 mod facade;
 mod gauges;
-mod health;
+mod lanes;
 mod loader;
 mod parts;
 mod request;

@@ -29,6 +29,19 @@ pub(crate) struct Scratch {
     /// With whether their knowledge of the peer may be refreshed.
     pub(super) specs: Vec<(TaskSpec, bool)>,
     pub(super) links: Vec<Option<usize>>,
+    /// Submissions so far.
+    pub(super) submissions: u32,
+}
+
+/// One submission in so many is measured, by the first of its tasks.
+const SAMPLED: u32 = 4;
+
+impl Scratch {
+    /// The task that is planned next is one that is measured: the others of its submission wait behind
+    /// it.
+    pub(super) fn is_sample(&self) -> bool {
+        self.specs.is_empty() && self.submissions.is_multiple_of(SAMPLED)
+    }
 }
 
 /// Parts of batches that are over, so that in the long run none is allocated.

@@ -7,12 +7,11 @@ use std::{
 
 use tokio::runtime::Handle;
 
-use super::{
-    routing::{Wanted, held_by_all},
-    tent::Shared,
-};
+use super::{routing::Errand, tent::Shared};
 use crate::{
     error::{Reason, Retry, Stage, TransferError},
+    lane::Watch,
+    segment::{Route, Way},
     transport::{Origin, Outcome, RetryHook, SubBatch, TaskRef, TaskSlab, TaskSpec, Tasks},
 };
 
@@ -31,15 +30,9 @@ impl Shared {
         };
         let segment = origin.segment.clone();
         let stale = error.retry == Retry::AfterRefresh;
+        self.judge(&mut spec, &origin, stale, &error.reason);
         if !stale {
             origin.tried |= 1 << u32::from(origin.link);
-            let (peer, link) = (spec.peer.id(), usize::from(origin.link));
-            // What a fence ended says nothing about the link.
-            let fenced = segment.fences().count() != origin.fences;
-            let blamed = origin.others && !fenced;
-            if blamed && self.circuits.failed(peer, link, &error.reason) {
-                segment.forget_routes();
-            }
         }
         let refreshes = stale || matches!(error.reason, Reason::Unreachable(_));
         if refreshes {
@@ -57,17 +50,19 @@ impl Shared {
                 return self.fail(&[task], &why, Stage::Resolve);
             }
         }
-        let Some(link) = self.anew(&mut spec, &mut origin, refreshes) else {
+        let Some(way) = self.anew(&mut spec, &mut origin, refreshes) else {
             // Its leases end before anybody is told.
             drop(spec);
             return tasks.give_up(task);
         };
+        let link = way.link();
         tracing::debug!(
             %error, from = self.parts.links[usize::from(origin.link)].name(), to = self.parts.links[link].name(),
             "a task is posted again"
         );
         let (fences, incarnation) = (origin.fences, segment.incarnation());
-        origin.link = link as u8;
+        origin.link = way.link;
+        spec.terms = way.terms;
         origin.refreshed |= refreshes;
         spec.origin = Some(origin);
         tasks.renew(task, spec);
@@ -96,38 +91,66 @@ impl Shared {
         }
     }
 
-    /// Puts what is known now of its segment into `spec`, and says which link to try next; `None`: there
+    /// Tells the lane of a failed attempt how it went.
+    fn judge(&self, spec: &mut TaskSpec, origin: &Origin, stale: bool, reason: &Reason) {
+        let pass = spec.watch.take().and_then(|watch| watch.pass);
+        // What a fence ended says nothing about the link.
+        let fenced = origin.segment.fences().count() != origin.fences;
+        if pass.is_none() && (stale || fenced || !origin.others) {
+            return;
+        }
+        let lane = self.lanes.one(spec.peer.id(), usize::from(origin.link));
+        match pass {
+            // The peer has answered.
+            Some(pass) if stale => lane.succeeded(pass),
+            Some(pass) if fenced => lane.abandoned(pass),
+            pass => drop(lane.failed(pass, reason)),
+        }
+    }
+
+    /// Puts what is known now of its segment into `spec`, and says which way to try next; `None`: there
     /// is none that would not fail in the same way.
-    fn anew(&self, spec: &mut TaskSpec, origin: &mut Origin, refreshed: bool) -> Option<usize> {
+    fn anew(&self, spec: &mut TaskSpec, origin: &mut Origin, refreshed: bool) -> Option<Way> {
         let known = origin.segment.known();
         let span = known.resolve(origin.range, spec.length)?;
-        let wanted = Wanted {
-            op: spec.op,
-            registration: Some(span.registration),
-            local: held_by_all(spec.op, &spec.local),
-        };
-        let key = self.key(wanted, &known);
         let peer = Arc::clone(known.descriptor.peer());
         if peer.id() != spec.peer.id() {
             // None of them has tried this one.
             origin.tried = 0;
         }
-        let next = self.route(key, &origin.segment, &known, |route| {
-            let untried = |link: &&u8| origin.tried >> **link & 1 == 0;
-            // The one that failed may do with what is known now, but not twice.
-            let first = route.links.first();
-            let same = first.filter(|_| refreshed && !origin.refreshed);
-            let next = match origin.tried {
-                0 => same,
-                _ => route.links.iter().find(untried).or(same),
-            };
-            next.map(|link| usize::from(*link))
-        })?;
+        let errand = Errand {
+            op: spec.op,
+            length: spec.length,
+            local: &spec.local,
+            registration: Some(span.registration),
+            qos: &spec.qos,
+        };
+        let wanted = self.wanted(errand, &origin.segment, &known).ok()?;
+        let now = Instant::now();
+        let route = self.route(&wanted, errand, &origin.segment, &known, now, Route::clone);
+        let first = route.ways.first();
+        // The one that failed may do with what is known now, but not twice.
+        let same = first.filter(|_| refreshed && !origin.refreshed);
+        let untried = |way: &&Way| origin.tried >> way.link & 1 == 0;
+        let next = match origin.tried {
+            0 => same.cloned().map(|way| (way, None)),
+            _ => {
+                let mut ways = route.ways.iter().filter(untried);
+                let next = ways.find_map(|way| Some((way.clone(), way.permission(&route)?)));
+                next.or_else(|| same.cloned().map(|way| (way, None)))
+            }
+        };
+        let (way, pass) = next?;
+        spec.watch = pass.map(|pass| Watch {
+            lane: Arc::clone(&way.lane),
+            since: now,
+            pass: Some(pass),
+        });
         spec.peer = peer;
         spec.registration = span.registration;
         spec.generation = span.generation;
         spec.offset = span.offset;
-        Some(next)
+        Some(way)
     }
 }
 

@@ -1,22 +1,37 @@
 //! Which links carry a request.
 
-use std::sync::Arc;
-
-use arc_swap::Guard;
-
-use super::tent::Shared;
-use crate::{
-    error::Error,
-    identity::RegistrationId,
-    memory::LocalSlice,
-    platform::after,
-    segment::{Known, Route, RouteKey, Segment, SegmentDescriptor},
-    selector::{Exclusion, Health, LinkFacts, Ranking, RequestFacts},
-    transport::Op,
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
 };
 
-/// Links are ranked for so many bytes.
+use arc_swap::Guard;
+use parking_lot::Mutex;
+
+use super::{Request, tent::Shared};
+use crate::{
+    error::{Error, Result},
+    identity::RegistrationId,
+    lane::Lane,
+    memory::LocalSlice,
+    platform::after,
+    qos::Qos,
+    segment::{Held, Known, Route, RouteKey, Segment, SegmentDescriptor, Way},
+    selector::{
+        Excluded, Exclusion, Health, LinkFacts, Pass, RankKey, Ranking, RequestFacts, SegmentKind,
+        memory_kind,
+    },
+    transport::{Op, Terms},
+};
+
+/// Requests that ask for nothing are ranked as if they were so long, where no length is known.
 const TYPICAL: u64 = 1 << 20;
+
+/// How long a choice among several links holds, since what is measured may change it.
+const CHOICE_HOLDS: Duration = Duration::from_millis(250);
+
+/// A link on trial may have been mended after so long.
+const TRIAL_HOLDS: Duration = Duration::from_millis(20);
 
 /// What was known of a segment before anything of it was looked up for a request; serves those that
 /// follow and name the same one.
@@ -25,17 +40,108 @@ pub(super) struct Outlook {
     /// A fence that comes later counts.
     pub(super) fences: u64,
     pub(super) known: Guard<Arc<Known>>,
-    /// The last link that was looked for in each direction, and whether there were others.
-    pub(super) routes: [Option<(Wanted, usize, bool)>; 2],
+    /// The last way that was found in each direction, and for what, if it serves others, too.
+    ways: [Option<(Option<Wanted>, BestWay)>; 2],
 }
 
 /// What of a request the choice of its link depends on.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, PartialEq)]
 pub(super) struct Wanted {
-    pub(super) op: Op,
-    pub(super) registration: Option<RegistrationId>,
+    op: Op,
+    registration: Option<RegistrationId>,
     /// A bit for each link that carries all that is written from.
-    pub(super) local: u64,
+    local: u64,
+    /// The local memory is plain memory of the host.
+    plain: bool,
+    ask: Ask,
+}
+
+/// What a request asks of its way.
+#[derive(Clone)]
+enum Ask {
+    /// The same as all others of this key.
+    Common(RankKey),
+    /// Something by name, or of memory that is not plain.
+    Special { length: u64, qos: Qos },
+}
+
+impl PartialEq for Ask {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Common(ours), Self::Common(theirs)) => ours == theirs,
+            (
+                Self::Special { length, qos },
+                Self::Special {
+                    length: their_length,
+                    qos: theirs,
+                },
+            ) => length == their_length && qos.is_alike(theirs),
+            _ => false,
+        }
+    }
+}
+
+/// The best link for a request.
+#[derive(Clone)]
+pub(super) struct BestWay {
+    pub(super) way: Way,
+    /// Other links could carry it, too.
+    pub(super) others: bool,
+}
+
+/// A request, as far as its way depends on it.
+#[derive(Clone, Copy)]
+pub(super) struct Errand<'a> {
+    pub(super) op: Op,
+    pub(super) length: u64,
+    pub(super) local: &'a [LocalSlice],
+    pub(super) registration: Option<RegistrationId>,
+    pub(super) qos: &'a Qos,
+}
+
+impl<'a> Errand<'a> {
+    pub(super) fn of(
+        request: &'a Request,
+        length: u64,
+        registration: Option<RegistrationId>,
+    ) -> Self {
+        Self {
+            op: request.op,
+            length,
+            local: &request.local,
+            registration,
+            qos: &request.qos,
+        }
+    }
+
+    /// The kind of the memory here.
+    fn kind(&self) -> &'a str {
+        let first = self.local.first();
+        first.map_or("cpu", |slice| memory_kind(slice.buffer().location()))
+    }
+}
+
+/// Kinds of memory by number, which routes are kept by.
+#[derive(Debug, Default)]
+pub(super) struct Kinds(Mutex<Vec<Box<str>>>);
+
+impl Kinds {
+    /// Peers may name what they like.
+    const MOST: usize = 64;
+
+    /// Its number, 0 for plain memory; `None`: there are too many.
+    fn number(&self, kind: &str) -> Option<u16> {
+        if kind == memory_kind("*") {
+            return Some(0);
+        }
+        let mut kinds = self.0.lock();
+        let known = kinds.iter().position(|known| **known == *kind);
+        if known.is_none() && kinds.len() < Self::MOST {
+            kinds.push(kind.into());
+        }
+        let place = known.or_else(|| kinds.len().checked_sub(1))?;
+        (*kinds[place] == *kind).then_some(place as u16 + 1)
+    }
 }
 
 impl Outlook {
@@ -44,99 +150,335 @@ impl Outlook {
             segment: segment.clone(),
             fences: segment.fences().count(),
             known: segment.known(),
-            routes: [None; 2],
+            ways: [None, None],
         }
     }
 }
 
 impl Shared {
-    pub(super) fn key(&self, wanted: Wanted, known: &Known) -> RouteKey {
-        let names = || self.parts.links.iter().map(|link| link.name());
-        let mut key = RouteKey::any(wanted.op);
-        key.local = wanted.local;
-        if let Some(registration) = wanted.registration {
-            key.remote = known.links_of(registration, names);
+    /// The best way for a request; with a pass, it is the one that tries whether the link works again.
+    pub(super) fn best<'a>(
+        &self,
+        errand: Errand<'_>,
+        outlook: &'a mut Outlook,
+        now: Instant,
+    ) -> Result<(&'a BestWay, Option<Pass>)> {
+        let wanted = self.wanted(errand, &outlook.segment, &outlook.known)?;
+        let place = usize::from(errand.op == Op::Write);
+        let is_last = matches!(&outlook.ways[place], Some((Some(last), _)) if *last == wanted);
+        let mut pass = None;
+        if !is_last {
+            let take = |route: &Route| {
+                let way = route.ways.first()?.clone();
+                let others = route.ways.len() > 1;
+                let trial = way.lane.is_troubled() && !route.desperate;
+                Some((BestWay { way, others }, trial))
+            };
+            let Outlook { segment, known, .. } = &*outlook;
+            let (found, trial) = loop {
+                let found = self.route(&wanted, errand, segment, known, now, take);
+                let found = found.ok_or_else(|| self.no_route(errand, segment))?;
+                let (best, trial) = found;
+                if !trial {
+                    break (best, None);
+                }
+                // Another request may be faster.
+                if let Some(pass) = best.way.lane.admit_probe() {
+                    break (best, Some(pass));
+                }
+            };
+            pass = trial;
+            // Those that follow do not try it as well.
+            let wanted = pass.is_none().then_some(wanted);
+            outlook.ways[place] = Some((wanted, found));
         }
-        key
+        let (_, best) = outlook.ways[place].as_ref().expect("it was just found");
+        Ok((best, pass))
     }
 
-    /// Gives `take` the links that can carry what `key` says.
-    pub(super) fn route<T>(
+    /// What the choice of a link for `errand` depends on.
+    pub(super) fn wanted(
         &self,
-        key: RouteKey,
+        errand: Errand<'_>,
         segment: &Segment,
         known: &Known,
-        take: impl FnOnce(&Route) -> T,
-    ) -> T {
-        let choose = || {
-            let ranking = self.rank(key, &known.descriptor);
-            tracing::debug!(op = %key.op, segment = segment.name(), %ranking, "links were chosen");
-            let barred = ranking.excluded.iter().filter_map(|link| match link.why {
-                Exclusion::Open { left, .. } => Some(left),
-                _ => None,
-            });
-            Route {
-                until: barred.min().map(after),
-                links: ranking.ranked.iter().map(|link| link.index as u8).collect(),
+    ) -> Result<Wanted> {
+        let plain = errand.local.iter().all(|slice| slice.buffer().is_plain());
+        if !plain {
+            let kind = errand.kind();
+            let other = |slice: &LocalSlice| memory_kind(slice.buffer().location()) != kind;
+            if errand.local.iter().any(other) {
+                return Err(Error::Invalid(
+                    "the local pieces lie in memory of different kinds: each kind wants a \
+                     request of its own"
+                        .to_owned(),
+                ));
             }
+        }
+        let free = match errand.qos.is_nameless() {
+            true => self.selector.free_key(errand.op, errand.length),
+            false => None,
         };
-        known.route(key, choose, take)
+        let key = free.or_else(|| self.selector.key(&self.facts(errand, segment, known)));
+        let ask = key.map_or_else(
+            || Ask::Special {
+                length: errand.length,
+                qos: errand.qos.clone(),
+            },
+            Ask::Common,
+        );
+        Ok(Wanted {
+            op: errand.op,
+            registration: errand.registration,
+            local: held_by_all(errand.op, errand.local),
+            plain,
+            ask,
+        })
     }
 
-    pub(super) fn rank(&self, key: RouteKey, descriptor: &SegmentDescriptor) -> Ranking {
+    /// What the selector is told of a request.
+    fn facts<'a>(
+        &self,
+        errand: Errand<'a>,
+        segment: &Segment,
+        known: &'a Known,
+    ) -> RequestFacts<'a> {
+        let machine = &self.parts.machine;
+        let qos = errand.qos;
+        RequestFacts {
+            segment: match segment.provider() {
+                Some(_) => SegmentKind::File,
+                None => SegmentKind::Memory,
+            },
+            same_machine: !machine.is_empty() && known.descriptor.machine() == machine,
+            local: errand.kind(),
+            remote: remote_kind(errand.registration, &known.descriptor),
+            priority: qos.priority(),
+            intent: qos.intent(),
+            tenant: qos.tenant(),
+            policy: qos.policy(),
+            hint: qos.hint(),
+            devices: qos.devices(),
+            pool: qos.pool(),
+            ..RequestFacts::new(errand.op, errand.length)
+        }
+    }
+
+    fn held(&self, errand: Errand<'_>, known: &Known) -> Held {
+        let names = || self.parts.links.iter().map(|link| link.name());
+        let mut held = Held::any(errand.op);
+        held.local = held_by_all(errand.op, errand.local);
+        if let Some(registration) = errand.registration {
+            held.remote = known.links_of(registration, names);
+        }
+        held
+    }
+
+    /// Gives `take` the links that can carry `errand`.
+    pub(super) fn route<T>(
+        &self,
+        wanted: &Wanted,
+        errand: Errand<'_>,
+        segment: &Segment,
+        known: &Known,
+        now: Instant,
+        take: impl Fn(&Route) -> T,
+    ) -> T {
+        let held = self.held(errand, known);
+        let key = match &wanted.ask {
+            Ask::Common(rank) => {
+                let kind = |kind| self.kinds.number(kind);
+                let here = if wanted.plain {
+                    Some(0)
+                } else {
+                    kind(errand.kind())
+                };
+                let there = kind(remote_kind(errand.registration, &known.descriptor));
+                let kinds = here.zip(there);
+                kinds.map(|kinds| RouteKey {
+                    held,
+                    kinds,
+                    rank: *rank,
+                })
+            }
+            Ask::Special { .. } => None,
+        };
+        let found = key.and_then(|key| known.routes.find(&key, now, &take));
+        if let Some(found) = found {
+            return found;
+        }
+        let facts = self.facts(errand, segment, known);
+        let route = self.choose(&facts, held, segment, &known.descriptor);
+        if let Some(key) = key
+            && route.holds(now)
+        {
+            known.routes.keep(key, &route);
+        }
+        take(&route)
+    }
+
+    fn choose(
+        &self,
+        facts: &RequestFacts<'_>,
+        held: Held,
+        segment: &Segment,
+        descriptor: &SegmentDescriptor,
+    ) -> Route {
+        let Ranked {
+            ranking,
+            lanes,
+            desperate,
+        } = self.rank(facts, held, descriptor);
+        tracing::debug!(op = %facts.op, segment = segment.name(), %ranking, "links were chosen");
+        let barred = ranking.excluded.iter().filter_map(|link| match link.why {
+            Exclusion::Open { left, .. } => Some(left.min(TRIAL_HOLDS)),
+            _ => None,
+        });
+        let several = (ranking.ranked.len() > 1).then_some(CHOICE_HOLDS);
+        let holds = barred.chain(several).min();
+        let terms = |devices: &Option<_>| {
+            let terms = Terms {
+                devices: devices.clone(),
+                pool: ranking.pool.clone(),
+                service_level: ranking.service_level,
+                traffic_class: ranking.traffic_class,
+            };
+            (terms != Terms::default()).then(|| Arc::new(terms))
+        };
+        let ways = ranking.ranked.iter().map(|link| Way {
+            link: link.index as u8,
+            lane: Arc::clone(&lanes[link.index]),
+            terms: terms(&link.devices),
+        });
+        Route {
+            ways: ways.collect(),
+            until: holds.map(after),
+            desperate,
+        }
+    }
+
+    fn rank(&self, facts: &RequestFacts<'_>, held: Held, descriptor: &SegmentDescriptor) -> Ranked {
         let peer = descriptor.peer();
         let links = &self.parts.links;
-        let (circuits, now) = self.circuits.to(peer.id(), links.len());
-        let mut facts: Vec<_> = links
+        let lanes = self.lanes.to(peer.id(), links.len());
+        let circuits: Vec<_> = lanes.iter().map(|lane| lane.circuit()).collect();
+        let rates: Vec<_> = lanes.iter().map(|lane| lane.rates(facts.op)).collect();
+        let mut judged: Vec<_> = links
             .iter()
-            .zip(&circuits)
             .enumerate()
-            .map(|(place, (link, circuit))| LinkFacts {
+            .map(|(place, link)| LinkFacts {
+                joins: link.joins(),
+                devices: link.devices(),
                 reaches: link.reaches(peer),
-                accepts: key.is_held(place, link.capabilities()),
+                accepts: held.by(place, link.capabilities()),
                 same_machine_only: link.capabilities().same_host,
                 bandwidth: link.estimated_bandwidth(),
-                health: circuit
-                    .as_ref()
-                    .map_or(Health::Closed, |circuit| circuit.health(now)),
+                rates: Some(&rates[place]),
+                health: {
+                    let (circuit, now) = &circuits[place];
+                    circuit.health(*now)
+                },
                 ..LinkFacts::new(link.name(), link.capabilities())
             })
             .collect();
-        let machine = &self.parts.machine;
-        let request = RequestFacts {
-            same_machine: !machine.is_empty() && descriptor.machine() == machine,
-            ..RequestFacts::new(key.op, TYPICAL)
-        };
-        let ranking = self.selector.rank(&request, &facts);
-        if !ranking.ranked.is_empty() {
-            return ranking;
+        let mut ranking = self.selector.rank(facts, &judged);
+        let failed = |link: &Excluded| matches!(link.why, Exclusion::Open { .. });
+        let desperate = ranking.ranked.is_empty() && ranking.excluded.iter().any(failed);
+        if desperate {
+            // Where all have failed, trying is better than not.
+            for link in &mut judged {
+                link.health = Health::Closed;
+            }
+            ranking = self.selector.rank(facts, &judged);
         }
-        // Where all have failed, trying is better than not.
-        for link in &mut facts {
-            link.health = Health::Closed;
+        drop(judged);
+        Ranked {
+            ranking,
+            lanes,
+            desperate,
         }
-        self.selector.rank(&request, &facts)
     }
 
-    pub(super) fn no_route(&self, key: RouteKey, segment: &Segment) -> Error {
-        Error::NoRoute {
-            op: match key.op {
-                Op::Read => "read",
-                Op::Write => "write",
-            },
-            segment: segment.name().to_owned(),
-            reasons: self.rank(key, &segment.known().descriptor).to_string(),
-        }
+    /// What would become of a request, whatever buffers it names.
+    pub(super) fn explain(&self, op: Op, length: u64, qos: &Qos, segment: &Segment) -> Ranking {
+        let errand = Errand {
+            op,
+            length,
+            local: &[],
+            registration: None,
+            qos,
+        };
+        let known = segment.known();
+        let facts = self.facts(errand, segment, &known);
+        self.rank(&facts, Held::any(op), &known.descriptor).ranking
+    }
+
+    /// The link that would read from `segment`.
+    pub(super) fn usual_link(&self, segment: &Segment) -> Result<usize> {
+        let ranking = self.explain(Op::Read, TYPICAL, &Qos::new(), segment);
+        let first = ranking.ranked.first();
+        let link = first.map(|link| link.index);
+        link.ok_or_else(|| no_route(Op::Read, segment, &ranking))
+    }
+
+    fn no_route(&self, errand: Errand<'_>, segment: &Segment) -> Error {
+        let known = segment.known();
+        let facts = self.facts(errand, segment, &known);
+        let held = self.held(errand, &known);
+        let Ranked { ranking, .. } = self.rank(&facts, held, &known.descriptor);
+        no_route(errand.op, segment, &ranking)
     }
 }
 
+struct Ranked {
+    ranking: Ranking,
+    lanes: Vec<Arc<Lane>>,
+    /// Nothing that it ranks works, as far as is known.
+    desperate: bool,
+}
+
+fn no_route(op: Op, segment: &Segment, ranking: &Ranking) -> Error {
+    Error::NoRoute {
+        op: match op {
+            Op::Read => "read",
+            Op::Write => "write",
+        },
+        segment: segment.name().to_owned(),
+        reasons: ranking.to_string(),
+    }
+}
+
+/// The kind of the memory there, as far as is known.
+fn remote_kind(registration: Option<RegistrationId>, descriptor: &SegmentDescriptor) -> &str {
+    let buffer = registration.and_then(|id| descriptor.buffer(id));
+    memory_kind(buffer.map_or("*", |buffer| &buffer.location))
+}
+
 /// A bit for each link that carries all of what is written from; of reads, all.
-pub(super) fn held_by_all(op: Op, local: &[LocalSlice]) -> u64 {
+fn held_by_all(op: Op, local: &[LocalSlice]) -> u64 {
     match op {
         Op::Read => u64::MAX,
         Op::Write => {
             let held = local.iter().map(|slice| slice.buffer().links());
             held.fold(u64::MAX, |all, held| all & held)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_of_memory_that_peers_make_up_do_not_pile_up() {
+        let kinds = Kinds::default();
+        assert_eq!(kinds.number("cpu"), Some(0));
+        assert_eq!(kinds.number("cuda"), Some(1));
+        for made_up in 0..1000 {
+            kinds.number(&format!("kind {made_up}"));
+        }
+        assert_eq!(kinds.number("kind 999"), None);
+        assert_eq!(kinds.number("cuda"), Some(1));
+        assert_eq!(kinds.0.lock().len(), Kinds::MOST);
     }
 }

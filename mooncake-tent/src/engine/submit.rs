@@ -5,15 +5,16 @@ use std::{sync::Arc, time::Instant};
 use super::{
     Batch, Request,
     parts::Scratch,
-    routing::{Outlook, Wanted, held_by_all},
+    routing::{Errand, Outlook},
     tent::Shared,
 };
 use crate::{
     error::{Error, Reason, Result, Stage, TransferError},
     identity::{Generation, RegistrationId},
+    lane::Watch,
     platform::after,
-    segment::{Route, Span},
-    transport::{Op, Origin, Outcome, TaskRef, TaskSpec},
+    segment::Span,
+    transport::{Origin, Outcome, TaskRef, TaskSpec},
 };
 
 /// So many tasks are posted at once.
@@ -41,8 +42,11 @@ impl Shared {
         requests: Vec<Request>,
         scratch: &mut Scratch,
     ) -> Result<()> {
-        let patience = after(self.parts.patience);
+        let now = Instant::now();
+        let patience = now.checked_add(self.parts.patience);
+        let patience = patience.unwrap_or_else(|| after(self.parts.patience));
         let mut outlook: Option<Outlook> = None;
+        scratch.submissions = scratch.submissions.wrapping_add(1);
         scratch.specs.reserve(requests.len());
         scratch.links.reserve(requests.len());
         for request in requests {
@@ -50,7 +54,7 @@ impl Shared {
                 Some(outlook) if outlook.segment.is(&request.segment) => outlook,
                 place => place.insert(Outlook::of(&request.segment)),
             };
-            self.plan(request, patience, outlook, scratch)?;
+            self.plan(request, (now, patience), outlook, scratch)?;
         }
         let first = batch.len();
         let (state, refs) = batch.opened();
@@ -64,7 +68,7 @@ impl Shared {
     fn plan(
         &self,
         request: Request,
-        patience: Instant,
+        (now, patience): (Instant, Instant),
         outlook: &mut Outlook,
         scratch: &mut Scratch,
     ) -> Result<()> {
@@ -76,23 +80,16 @@ impl Shared {
         }
         let deadline = request.deadline.unwrap_or(patience);
         let span = outlook.known.resolve(request.remote, length);
-        let wanted = Wanted {
-            op: request.op,
-            registration: span.map(|span| span.registration),
-            local: held_by_all(request.op, &request.local),
-        };
-        let last = &mut outlook.routes[usize::from(request.op == Op::Write)];
-        let (link, others) = match last {
-            Some((last, link, others)) if *last == wanted => (*link, *others),
-            _ => {
-                let key = self.key(wanted, &outlook.known);
-                let best = |route: &Route| Some((route.first()?, route.links.len() > 1));
-                let found = self.route(key, &request.segment, &outlook.known, best);
-                let (link, others) = found.ok_or_else(|| self.no_route(key, &request.segment))?;
-                *last = Some((wanted, link, others));
-                (link, others)
-            }
-        };
+        let registration = span.map(|span| span.registration);
+        let errand = Errand::of(&request, length, registration);
+        let (best, pass) = self.best(errand, outlook, now)?;
+        let (link, others) = (best.way.link, best.others);
+        let terms = best.way.terms.clone();
+        let watch = (pass.is_some() || scratch.is_sample()).then(|| Watch {
+            lane: Arc::clone(&best.way.lane),
+            since: now,
+            pass,
+        });
         let Outlook { fences, known, .. } = outlook;
         // Neither our own descriptor nor that of a link is ever stale: there is nothing to learn.
         let own = known.descriptor.incarnation() == self.parts.context.incarnation;
@@ -115,24 +112,27 @@ impl Shared {
             offset,
             length,
             deadline: Some(deadline),
+            qos: request.qos,
+            terms,
+            watch,
             origin: refreshable.then_some(Origin {
                 segment: request.segment,
                 range: request.remote,
                 fences: *fences,
-                link: link as u8,
+                link,
                 others,
                 tried: 0,
                 refreshed: false,
             }),
         };
         scratch.specs.push((spec, refreshable));
-        scratch.links.push(span.map(|_| link));
+        scratch.links.push(span.map(|_| usize::from(link)));
         Ok(())
     }
 
     /// Hands the batch's tasks from `first` on to their links.
     fn post(&self, batch: &mut Batch, first: usize, scratch: &mut Scratch) {
-        let Scratch { specs, links } = scratch;
+        let Scratch { specs, links, .. } = scratch;
         let mut specs = specs.drain(..);
         let mut start = first;
         // Neighbours on the same link are posted together, but so that the peer has begun with the

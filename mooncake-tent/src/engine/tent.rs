@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 
 use super::{
     Batch, Buffer, Gauges, RegisterOptions, Request, TentEngineBuilder, TransferEngine,
-    buffer::Registrar, health::Circuits, parts::PartsPool, retry::retry_hook,
+    buffer::Registrar, lanes::Lanes, parts::PartsPool, retry::retry_hook, routing::Kinds,
 };
 use crate::{
     control::{ControlServer, Describe},
@@ -23,8 +23,9 @@ use crate::{
     identity::{Generation, Incarnation},
     memory::{LocalBuffer, Memory, Permission},
     platform::after,
-    segment::{BufferDescriptor, Route, RouteKey, Segment, SegmentDescriptor, SegmentManager},
-    selector::{Ranking, TransportSelector},
+    qos::Qos,
+    segment::{BufferDescriptor, Segment, SegmentDescriptor, SegmentManager},
+    selector::{Policies, Ranking, TransportSelector},
     transport::{Attachment, BoxFuture, InstallContext, Op, Opened, Transport},
 };
 
@@ -50,7 +51,8 @@ pub(super) struct Shared {
     /// Of our own descriptor.
     version: AtomicU64,
     pub(super) selector: TransportSelector,
-    pub(super) circuits: Circuits,
+    pub(super) lanes: Lanes,
+    pub(super) kinds: Kinds,
     pub(super) segments: SegmentManager,
     own: Segment,
     /// Held while `own` learns, so that it never learns an older state after a newer one.
@@ -74,7 +76,7 @@ impl TentEngine {
         TentEngineBuilder::new()
     }
 
-    pub(super) fn assemble(parts: Parts) -> Self {
+    pub(super) fn assemble(parts: Parts, policies: Policies) -> Self {
         let endpoints = endpoints(&parts.links);
         let own = SegmentDescriptor::new(
             parts.name.clone(),
@@ -97,8 +99,9 @@ impl TentEngine {
             Shared {
                 parts,
                 version: AtomicU64::new(0),
-                selector: TransportSelector::new(),
-                circuits: Circuits::new(),
+                selector: TransportSelector::with_policies(policies),
+                lanes: Lanes::new(),
+                kinds: Kinds::default(),
                 segments: SegmentManager::default(),
                 own,
                 learning: Mutex::default(),
@@ -109,10 +112,10 @@ impl TentEngine {
         Self { shared }
     }
 
-    /// Which links would carry a request to `segment`, best first, and why.
-    pub fn explain(&self, op: Op, segment: &Segment) -> Ranking {
-        self.shared
-            .rank(RouteKey::any(op), &segment.known().descriptor)
+    /// Which links would carry a request of `length` bytes to `segment` that asks for this, best first,
+    /// and why. The buffers at both ends are taken to be plain memory that every link carries.
+    pub fn explain(&self, op: Op, length: u64, qos: &Qos, segment: &Segment) -> Ranking {
+        self.shared.explain(op, length, qos, segment)
     }
 
     /// Links that it should have had [if possible](TentEngineBuilder::transport_if_possible), and why
@@ -255,10 +258,7 @@ impl TransferEngine for TentEngine {
     fn warm_up<'a>(&'a self, segment: &'a Segment, budget: Duration) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let peer = Arc::clone(segment.known().descriptor.peer());
-            let any = RouteKey::any(Op::Read);
-            let known = segment.known();
-            let link = self.shared.route(any, segment, &known, Route::first);
-            let link = link.ok_or_else(|| self.shared.no_route(any, segment))?;
+            let link = self.shared.usual_link(segment)?;
             self.shared.parts.links[link].warm_up(&peer, budget).await
         })
     }

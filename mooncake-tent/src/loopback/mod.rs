@@ -14,6 +14,7 @@ use crate::{
     identity::{PeerId, RegistrationId},
     memory::{Access, BufferTable, LocalBuffer, LocalSlice},
     platform::after,
+    selector::LinkDevices,
     transport::{
         Attachment, BoxFuture, Capabilities, InstallContext, LinkGauges, Op, Outcome, Peer,
         SubBatch, TaskRef, TaskSpec, Tasks, Transport,
@@ -153,6 +154,10 @@ impl Transport for InProcess {
             link: self.clone(),
             tasks: Arc::clone(&installed.tasks),
         }))
+    }
+
+    fn devices(&self) -> LinkDevices<'_> {
+        LinkDevices::NotNeeded
     }
 
     fn reaches(&self, peer: &Peer) -> bool {

@@ -3,9 +3,11 @@
 mod descriptor;
 mod manager;
 mod remote;
+mod route;
 
 pub(crate) use descriptor::Span;
 pub use descriptor::{BufferDescriptor, SegmentDescriptor};
 pub(crate) use manager::SegmentManager;
-pub(crate) use remote::{Fences, Known, Route, RouteKey};
+pub(crate) use remote::{Fences, Known};
 pub use remote::{RemoteRange, Segment};
+pub(crate) use route::{Held, Route, RouteKey, Routes, Way};

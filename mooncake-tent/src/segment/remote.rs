@@ -7,17 +7,15 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
-    time::Instant,
 };
 
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 
-use super::{BufferDescriptor, SegmentDescriptor, Span};
+use super::{BufferDescriptor, Routes, SegmentDescriptor, Span};
 use crate::{
     identity::{Generation, Incarnation, RegistrationId},
-    transport::{Capabilities, Op, Opened},
+    transport::Opened,
 };
 
 /// An opened segment. Clones refer to the same one.
@@ -76,59 +74,9 @@ impl Fences {
 /// A descriptor, and the links that the selector chose under it.
 pub(crate) struct Known {
     pub(crate) descriptor: SegmentDescriptor,
-    /// The first that was chosen for good in each direction: mostly there is no other.
-    usual: [OnceLock<(RouteKey, Route)>; 2],
-    routes: ArcSwap<Routes>,
+    pub(crate) routes: Routes,
     /// For each buffer a bit for the place of each of our links that its owner names.
     links: OnceLock<Vec<u64>>,
-}
-
-/// Few: buffers of one owner are mostly held by the same links.
-type Routes = SmallVec<[(RouteKey, Route); 4]>;
-
-/// The places of links that can carry a request, the best first.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Route {
-    pub(crate) links: SmallVec<[u8; 4]>,
-    /// It is chosen anew from then on.
-    pub(crate) until: Option<Instant>,
-}
-
-impl Route {
-    pub(crate) fn first(&self) -> Option<usize> {
-        self.links.first().map(|link| usize::from(*link))
-    }
-
-    fn holds(&self) -> bool {
-        self.until.is_none_or(|until| Instant::now() < until)
-    }
-}
-
-/// What the choice of a link depends on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RouteKey {
-    pub(crate) op: Op,
-    /// A bit for each link that carries the remote buffer, as far as is known.
-    pub(crate) remote: u64,
-    /// A bit for each link that carries all local ones that are written from.
-    pub(crate) local: u64,
-}
-
-impl RouteKey {
-    /// Whatever the buffers are.
-    pub(crate) fn any(op: Op) -> Self {
-        Self {
-            op,
-            remote: u64::MAX,
-            local: u64::MAX,
-        }
-    }
-
-    /// The link at this place carries the buffers that it must.
-    pub(crate) fn is_held(self, place: usize, link: Capabilities) -> bool {
-        let held = |links: u64| links >> place & 1 == 1;
-        held(self.remote) && (self.op == Op::Read || !link.sources || held(self.local))
-    }
 }
 
 /// Where in a segment.
@@ -202,12 +150,6 @@ impl Segment {
         self.shared.known.store(Arc::new(Known::new(descriptor)));
     }
 
-    /// Links are chosen anew.
-    pub(crate) fn forget_routes(&self) {
-        let anew = |known: &Arc<Known>| Known::new(known.descriptor.clone());
-        self.shared.known.rcu(anew);
-    }
-
     pub(crate) fn fences(&self) -> &Fences {
         &self.shared.fences
     }
@@ -222,42 +164,9 @@ impl Known {
     fn new(descriptor: SegmentDescriptor) -> Self {
         Self {
             descriptor,
-            usual: [OnceLock::new(), OnceLock::new()],
-            routes: ArcSwap::default(),
+            routes: Routes::default(),
             links: OnceLock::new(),
         }
-    }
-
-    /// The links for `key`, chosen by `choose` the first time, and when that holds no longer.
-    pub(crate) fn route<T>(
-        &self,
-        key: RouteKey,
-        choose: impl FnOnce() -> Route,
-        take: impl FnOnce(&Route) -> T,
-    ) -> T {
-        let usual = &self.usual[usize::from(key.op == Op::Write)];
-        if let Some((known, route)) = usual.get()
-            && *known == key
-        {
-            return take(route);
-        }
-        let routes = self.routes.load();
-        if let Some((_, route)) = routes.iter().find(|(known, _)| *known == key)
-            && route.holds()
-        {
-            return take(route);
-        }
-        let route = choose();
-        if route.until.is_none() && usual.set((key, route.clone())).is_ok() {
-            return take(&route);
-        }
-        self.routes.rcu(|routes| {
-            let mut routes = Routes::clone(routes);
-            routes.retain(|(known, _)| *known != key);
-            routes.push((key, route.clone()));
-            routes
-        });
-        take(&route)
     }
 
     /// A bit for the place of each of our links, called `names`, that carries a buffer. All, if it is

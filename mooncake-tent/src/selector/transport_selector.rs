@@ -80,6 +80,15 @@ impl TransportSelector {
         })
     }
 
+    /// The key of a request that names nothing, where there is no policy to look for.
+    pub(crate) fn free_key(&self, op: Op, length: u64) -> Option<RankKey> {
+        self.policies.is_empty().then(|| RankKey {
+            op,
+            policy: None,
+            size: SizeClass::of(length),
+        })
+    }
+
     /// Ranks `links` for `request`.
     ///
     /// A policy that lists links puts them in order; else those come first that take the shortest

@@ -253,6 +253,9 @@ fn awaiting(
         generation: Generation(1),
         offset: 0,
         deadline: None,
+        qos: crate::qos::Qos::new(),
+        terms: None,
+        watch: None,
         origin: None,
     }
 }

@@ -5,6 +5,7 @@ mod link;
 mod peer;
 mod slab;
 mod task;
+mod terms;
 
 pub use batch::BatchState;
 pub use link::{
@@ -15,3 +16,4 @@ pub(crate) use slab::RetryHook;
 pub use slab::{TaskSlab, Tasks};
 pub(crate) use task::Origin;
 pub use task::{Op, Outcome, Posting, TaskRef, TaskSpec};
+pub use terms::Terms;

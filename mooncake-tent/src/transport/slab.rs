@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use super::{BatchState, Op, Outcome, Posting, SubBatch, TaskRef, TaskSpec};
 use crate::{
     error::{Applied, Error, Progress, Reason, Result, Retry, Stage, TransferError},
+    lane::Watch,
     sync::{
         Mutex,
         atomic::{AtomicU32, AtomicU64, Ordering},
@@ -97,6 +98,16 @@ struct Change {
     quiet: bool,
     retry: bool,
     free: bool,
+    learns: Option<Lesson>,
+}
+
+/// Who learns from the end of a task, and what.
+#[derive(Debug)]
+struct Lesson {
+    watch: Watch,
+    op: Op,
+    length: u64,
+    end: Outcome,
 }
 
 impl TaskSlab {
@@ -359,6 +370,9 @@ impl TaskSlab {
                 .expect("only tasks of an engine ask for retries");
             return hook(task);
         }
+        if let Some(lesson) = change.learns {
+            lesson.watch.ended(lesson.op, lesson.length, &lesson.end);
+        }
         // Freed before anyone is told, so that who waits for the end finds the books closed.
         if change.free {
             self.free(task);
@@ -467,6 +481,7 @@ impl TaskBody {
                 error.applied = Applied::Unknown;
             }
         }
+        change.learns = self.lesson(&outcome);
         self.outcome = Some(outcome);
         (self.previous, self.carrier) = (None, None);
         change.ended = true;
@@ -481,6 +496,17 @@ impl TaskBody {
             let reason = Reason::Protocol(what.into());
             let error = TransferError::unstarted(reason, Stage::Move, Some(spec.peer.id()));
             Outcome::Failed(error.underway(true))
+        })
+    }
+
+    fn lesson(&mut self, end: &Outcome) -> Option<Lesson> {
+        let spec = self.spec.as_mut()?;
+        let watch = spec.watch.take()?;
+        Some(Lesson {
+            watch,
+            op: spec.op,
+            length: spec.length,
+            end: end.clone(),
         })
     }
 
@@ -549,6 +575,9 @@ mod tests {
             offset: 0,
             length: 10,
             deadline: None,
+            qos: crate::qos::Qos::new(),
+            terms: None,
+            watch: None,
             origin: None,
         };
         let mut refs = Vec::new();

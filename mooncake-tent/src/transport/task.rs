@@ -4,11 +4,13 @@ use std::{fmt, sync::Arc, time::Instant};
 
 use smallvec::SmallVec;
 
-use super::Peer;
+use super::{Peer, Terms};
 use crate::{
     error::{Reason, Stage, TransferError},
     identity::{Generation, PeerId, RegistrationId},
+    lane::Watch,
     memory::LocalSlice,
+    qos::Qos,
     segment::{RemoteRange, Segment},
 };
 
@@ -49,6 +51,12 @@ pub struct TaskSpec {
     pub length: u64,
     /// When the caller stops being interested.
     pub deadline: Option<Instant>,
+    /// What the caller asks of its way.
+    pub qos: Qos,
+    /// What a policy or the caller asks of the link by name, if anything.
+    pub terms: Option<Arc<Terms>>,
+    /// What learns from its end.
+    pub(crate) watch: Option<Watch>,
     /// What the caller named, if the engine may look it up anew.
     pub(crate) origin: Option<Origin>,
 }

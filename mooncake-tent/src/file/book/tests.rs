@@ -63,6 +63,9 @@ impl Ground {
             offset: 0,
             length,
             deadline,
+            qos: crate::qos::Qos::new(),
+            terms: None,
+            watch: None,
             origin: None,
         };
         self.tasks.begin(&self.batch, &refs, [(spec, false)]);

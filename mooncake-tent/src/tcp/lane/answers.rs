@@ -144,6 +144,9 @@ mod tests {
                     offset: LENGTH * i,
                     length: LENGTH,
                     deadline: None,
+                    qos: crate::qos::Qos::new(),
+                    terms: None,
+                    watch: None,
                     origin: None,
                 })
                 .collect();

@@ -128,6 +128,9 @@ mod tests {
                 offset,
                 length: LENGTH,
                 deadline: None,
+                qos: crate::qos::Qos::new(),
+                terms: None,
+                watch: None,
                 origin: None,
             };
             let mut refs = Vec::new();
