@@ -30,6 +30,14 @@ pub enum Error {
     /// A link could not be set up.
     #[error("link {link}: {message}")]
     Install { link: &'static str, message: String },
+    /// The request would not be done by its deadline, as far as was measured.
+    #[error("{link} needs about {needed:.1?} for {length} bytes, and {left:.1?} are left")]
+    Infeasible {
+        link: &'static str,
+        length: u64,
+        needed: Duration,
+        left: Duration,
+    },
     /// The caller's arguments do not make sense.
     #[error("{0}")]
     Invalid(String),
@@ -46,6 +54,9 @@ pub enum Error {
     /// The address or range does not lie within a buffer that the peer offers.
     #[error("{segment} offers no buffer for {wanted}")]
     NotRegistered { segment: String, wanted: String },
+    /// The contract of the tenant neither lets the request go now nor lets it wait.
+    #[error("{tenant:?} has as much on its way as its contract lets it, and it may not wait")]
+    OverLimit { tenant: String },
     /// The operating system refused.
     #[error("{what}: {source}")]
     System {
@@ -62,10 +73,12 @@ impl Error {
     /// What a retry needs.
     pub fn retry(&self) -> Retry {
         match self {
-            Self::Busy { .. } | Self::InUse { .. } => Retry::Later(Duration::from_millis(10)),
+            Self::Busy { .. } | Self::InUse { .. } | Self::OverLimit { .. } => {
+                Retry::Later(Duration::from_millis(10))
+            }
             Self::Unreachable { .. } => Retry::Later(Duration::from_millis(100)),
             Self::NotRegistered { .. } => Retry::AfterRefresh,
-            Self::NoRoute { .. } => Retry::Elsewhere,
+            Self::Infeasible { .. } | Self::NoRoute { .. } => Retry::Elsewhere,
             Self::Install { .. } | Self::Invalid(_) | Self::NoLink { .. } | Self::System { .. } => {
                 Retry::Never
             }

@@ -53,6 +53,7 @@
 //! `fuzzing`: ways in for the fuzz targets of this workspace, which may change at any time.
 #![deny(unsafe_code)]
 
+pub mod admission;
 #[cfg(feature = "host")]
 pub mod cma;
 #[cfg(feature = "conformance")]

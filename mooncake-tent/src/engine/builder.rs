@@ -2,8 +2,9 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use super::{TentEngine, TransportLoader, loader::Loaded, tent::Parts};
+use super::{TentEngine, TransportLoader, attempt::Attempts, loader::Loaded, tent::Parts};
 use crate::{
+    admission::AdmissionConfig,
     control::ControlServer,
     error::Result,
     identity::Incarnation,
@@ -11,7 +12,7 @@ use crate::{
     memory::BufferTable,
     platform,
     selector::Policies,
-    transport::{InstallContext, TaskSlab, Transport},
+    transport::{FAILOVERS, InstallContext, TaskSlab, Transport},
 };
 
 /// Collects what an engine shall be. See [`TentEngine::builder`].
@@ -24,6 +25,8 @@ pub struct TentEngineBuilder {
     in_process: Option<InProcess>,
     patience: Duration,
     policies: Policies,
+    attempts: Attempts,
+    admission: Option<AdmissionConfig>,
 }
 
 impl TentEngineBuilder {
@@ -35,6 +38,11 @@ impl TentEngineBuilder {
             in_process: None,
             patience: Duration::from_secs(30),
             policies: Policies::default(),
+            attempts: Attempts {
+                failovers: FAILOVERS,
+                timeout: None,
+            },
+            admission: None,
         }
     }
 
@@ -87,6 +95,28 @@ impl TentEngineBuilder {
         self
     }
 
+    /// How long a link may be at a task before another link gets it, where there is another. It is
+    /// never more than what the request's deadline leaves. Without it, half of the time that is left;
+    /// but four times as long as such a request was seen to take on the link, if that is more.
+    pub fn attempt_timeout(mut self, timeout: Duration) -> Self {
+        self.attempts.timeout = Some(timeout);
+        self
+    }
+
+    /// How often a task that failed, or was at a link for too long, goes to another link at most; 3
+    /// unless told otherwise.
+    pub fn max_failover_attempts(mut self, attempts: u8) -> Self {
+        self.attempts.failovers = attempts;
+        self
+    }
+
+    /// How much may be on its way at once and for whom, so that the rest waits in order of urgency.
+    /// Without it, everything goes at once.
+    pub fn admission(mut self, config: AdmissionConfig) -> Self {
+        self.admission = Some(config);
+        self
+    }
+
     /// Installs the links and starts the control service. Call it within a tokio runtime, which
     /// carries control and nothing else.
     ///
@@ -106,7 +136,7 @@ impl TentEngineBuilder {
         };
         let context = InstallContext {
             incarnation,
-            tasks: Arc::new(TaskSlab::new()),
+            tasks: Arc::new(TaskSlab::with_failovers(self.attempts.failovers)),
             buffers: Arc::new(BufferTable::new()),
         };
         // One that was added like any other link takes its place.
@@ -120,11 +150,12 @@ impl TentEngineBuilder {
             name,
             machine: platform::machine(),
             patience: self.patience,
+            attempts: self.attempts,
             context,
             links,
             absent,
             control,
         };
-        Ok(TentEngine::assemble(parts, self.policies))
+        Ok(TentEngine::assemble(parts, self.policies, self.admission))
     }
 }

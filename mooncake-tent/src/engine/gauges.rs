@@ -24,6 +24,8 @@ pub struct Gauges {
     pub leases: u64,
     /// Memory of buffers that were unregistered, which leases keep.
     pub withdrawn_bytes: u64,
+    /// Requests that wait until they may go. They count among the tasks in flight.
+    pub waiting_requests: u64,
     /// What each link holds, by its name.
     pub links: Vec<(&'static str, LinkGauges)>,
 }

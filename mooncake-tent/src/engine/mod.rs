@@ -1,5 +1,6 @@
 //! What callers hold: the engine, its buffers, batches and requests.
 
+mod attempt;
 mod batch;
 mod buffer;
 mod builder;
@@ -7,6 +8,7 @@ mod facade;
 mod gauges;
 mod lanes;
 mod loader;
+mod parking;
 mod parts;
 mod request;
 mod retry;

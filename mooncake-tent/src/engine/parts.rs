@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::parking::Gated;
 use crate::transport::{BatchState, SubBatch, TaskRef, TaskSpec};
 
 /// More than so many are not kept.
@@ -28,9 +29,22 @@ pub(crate) struct BatchParts {
 pub(crate) struct Scratch {
     /// With whether their knowledge of the peer may be refreshed.
     pub(super) specs: Vec<(TaskSpec, bool)>,
-    pub(super) links: Vec<Option<usize>>,
+    pub(super) links: Vec<To>,
+    /// What each has to pass, if there is a gate.
+    pub(super) gated: Vec<Gated>,
     /// Submissions so far.
     pub(super) submissions: u32,
+}
+
+/// Where a task goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum To {
+    /// To the link at this place.
+    Link(usize),
+    /// To a link, once it may.
+    Later,
+    /// To no link: nobody knows where its bytes are.
+    Nowhere,
 }
 
 /// One submission in so many is measured, by the first of its tasks.
@@ -74,6 +88,7 @@ impl PartsPool {
         parts.sub_batches.retain_mut(|(_, sub)| sub.recycle());
         parts.scratch.specs.clear();
         parts.scratch.links.clear();
+        parts.scratch.gated.clear();
         let mut kept = self.0.lock();
         if kept.len() < KEPT && parts.refs.capacity() <= LARGE {
             kept.push(parts);

@@ -9,10 +9,10 @@ use tokio::runtime::Handle;
 
 use super::{routing::Errand, tent::Shared};
 use crate::{
-    error::{Reason, Retry, Stage, TransferError},
+    error::{Applied, Reason, Retry, Stage, TransferError},
     lane::Watch,
-    segment::{Route, Way},
-    transport::{Origin, Outcome, RetryHook, SubBatch, TaskRef, TaskSlab, TaskSpec, Tasks},
+    segment::{RemoteRange, Route, Segment, Way},
+    transport::{Origin, Outcome, RetryHook, SubBatch, TaskRef, TaskSlab, TaskSpec, Tasks, Turn},
 };
 
 /// How long the refresh of a stale descriptor may take if the task names no deadline.
@@ -29,14 +29,16 @@ impl Shared {
             unreachable!("only tasks with an origin ask for a retry");
         };
         let segment = origin.segment.clone();
-        let stale = error.retry == Retry::AfterRefresh;
+        // Where fresh knowledge does not help, another link may.
+        let refreshed = origin.refreshed && origin.others;
+        let stale = error.retry == Retry::AfterRefresh && !refreshed;
         self.judge(&mut spec, &origin, stale, &error.reason);
         if !stale {
             origin.tried |= 1 << u32::from(origin.link);
         }
         let refreshes = stale || matches!(error.reason, Reason::Unreachable(_));
         if refreshes {
-            let budget = spec.deadline.map_or(REFRESH_BUDGET, |deadline| {
+            let budget = origin.deadline.map_or(REFRESH_BUDGET, |deadline| {
                 deadline
                     .saturating_duration_since(Instant::now())
                     .min(REFRESH_BUDGET)
@@ -50,7 +52,11 @@ impl Shared {
                 return self.fail(&[task], &why, Stage::Resolve);
             }
         }
-        let Some(way) = self.anew(&mut spec, &mut origin, refreshes) else {
+        if let Applied::UpTo(bytes) = error.applied {
+            resume(&mut spec, &mut origin, bytes);
+        }
+        let late = error.reason == Reason::TimedOut;
+        let Some(way) = self.anew(&mut spec, &mut origin, refreshes, late) else {
             // Its leases end before anybody is told.
             drop(spec);
             return tasks.give_up(task);
@@ -60,14 +66,20 @@ impl Shared {
             %error, from = self.parts.links[usize::from(origin.link)].name(), to = self.parts.links[link].name(),
             "a task is posted again"
         );
-        let (fences, incarnation) = (origin.fences, segment.incarnation());
+        let fences = origin.fences;
         origin.link = way.link;
         spec.terms = way.terms;
         origin.refreshed |= refreshes;
         spec.origin = Some(origin);
         tasks.renew(task, spec);
+        self.launch(task, link, &segment, fences);
+    }
+
+    /// Posts a task by itself, unless it is not wanted any more or its segment was fenced since.
+    pub(super) fn launch(&self, task: TaskRef, link: usize, segment: &Segment, fences: u64) {
+        let tasks = &self.parts.context.tasks;
         if tasks.is_unwanted(task) {
-            let end = Outcome::cancelled(Stage::Resolve, incarnation);
+            let end = Outcome::cancelled(Stage::Resolve, segment.incarnation());
             return tasks.finish(task, end, true);
         }
         let post = || {
@@ -110,7 +122,13 @@ impl Shared {
 
     /// Puts what is known now of its segment into `spec`, and says which way to try next; `None`: there
     /// is none that would not fail in the same way.
-    fn anew(&self, spec: &mut TaskSpec, origin: &mut Origin, refreshed: bool) -> Option<Way> {
+    fn anew(
+        &self,
+        spec: &mut TaskSpec,
+        origin: &mut Origin,
+        refreshed: bool,
+        late: bool,
+    ) -> Option<Way> {
         let known = origin.segment.known();
         let span = known.resolve(origin.range, spec.length)?;
         let peer = Arc::clone(known.descriptor.peer());
@@ -128,19 +146,26 @@ impl Shared {
         let wanted = self.wanted(errand, &origin.segment, &known).ok()?;
         let now = Instant::now();
         let route = self.route(&wanted, errand, &origin.segment, &known, now, Route::clone);
-        let first = route.ways.first();
-        // The one that failed may do with what is known now, but not twice.
-        let same = first.filter(|_| refreshed && !origin.refreshed);
+        // The one that failed may do with what is known now, but not twice; one that was too slow, with
+        // what time is left, if there is no other.
+        let again = late || refreshed && !origin.refreshed;
+        let same = |way: &&Way| way.link == origin.link && again;
+        let same = || Some((route.ways.iter().find(same)?.clone(), None));
         let untried = |way: &&Way| origin.tried >> way.link & 1 == 0;
-        let next = match origin.tried {
-            0 => same.cloned().map(|way| (way, None)),
+        let mut ways = route.ways.iter().filter(untried);
+        let (way, pass) = match origin.tried {
+            0 => same()?,
+            _ if !origin.others => same()?,
             _ => {
-                let mut ways = route.ways.iter().filter(untried);
                 let next = ways.find_map(|way| Some((way.clone(), way.permission(&route)?)));
-                next.or_else(|| same.cloned().map(|way| (way, None)))
+                next.or_else(same)?
             }
         };
-        let (way, pass) = next?;
+        let more = ways.next().is_some();
+        let attempts = self.parts.attempts;
+        spec.deadline = origin
+            .deadline
+            .map(|deadline| attempts.end(now, deadline, more, way.estimate));
         spec.watch = pass.map(|pass| Watch {
             lane: Arc::clone(&way.lane),
             since: now,
@@ -154,6 +179,23 @@ impl Shared {
     }
 }
 
+/// Leaves out the first `bytes`, which are at their destination.
+fn resume(spec: &mut TaskSpec, origin: &mut Origin, bytes: u64) {
+    let bytes = bytes.min(spec.length.saturating_sub(1));
+    let mut skipped = bytes;
+    let rest = spec.local.iter().filter_map(|slice| {
+        let skips = skipped.min(slice.len());
+        skipped -= skips;
+        (skips < slice.len()).then(|| slice.part(skips..slice.len()))
+    });
+    spec.local = rest.collect();
+    spec.length -= bytes;
+    match &mut origin.range {
+        RemoteRange::Address(address) => *address += bytes,
+        RemoteRange::Registered { offset, .. } => *offset += bytes,
+    }
+}
+
 /// Retries on the engine's runtime. The engine is looked up there and nowhere else: its last owner
 /// stops its links, which must not happen on a thread that works for one of them.
 pub(super) fn retry_hook(
@@ -161,10 +203,20 @@ pub(super) fn retry_hook(
     tasks: Weak<TaskSlab>,
     runtime: Handle,
 ) -> RetryHook {
-    Box::new(move |task| {
+    Box::new(move |task, turn| {
         let Some(tasks) = tasks.upgrade() else {
             return;
         };
+        if let Turn::WhenQuiet(deadline) = turn {
+            if let Some(deadline) = deadline {
+                let last = Last { tasks, task };
+                runtime.spawn(async move {
+                    tokio::time::sleep_until(deadline.into()).await;
+                    drop(last);
+                });
+            }
+            return;
+        }
         let engine = Weak::clone(&engine);
         let unless_stopped = UnlessStopped { tasks, task };
         runtime.spawn(async move {
@@ -174,6 +226,19 @@ pub(super) fn retry_hook(
             }
         });
     })
+}
+
+/// Ends a task that still waits to be quiet, when its time is over or nobody is left who knows when
+/// (law 2).
+struct Last {
+    tasks: Tasks,
+    task: TaskRef,
+}
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        self.tasks.give_up_waiting(self.task);
+    }
 }
 
 /// Ends a task whose retry never comes to its end, since the engine or its runtime is gone (law 2).

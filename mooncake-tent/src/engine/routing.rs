@@ -349,6 +349,7 @@ impl Shared {
             link: link.index as u8,
             lane: Arc::clone(&lanes[link.index]),
             terms: terms(&link.devices),
+            estimate: link.estimate,
         });
         Route {
             ways: ways.collect(),
@@ -401,12 +402,16 @@ impl Shared {
 
     /// What would become of a request, whatever buffers it names.
     pub(super) fn explain(&self, op: Op, length: u64, qos: &Qos, segment: &Segment) -> Ranking {
+        let mut qos = qos.clone();
+        if let Some(gate) = &self.gate {
+            gate.0.bind(&mut qos);
+        }
         let errand = Errand {
             op,
             length,
             local: &[],
             registration: None,
-            qos,
+            qos: &qos,
         };
         let known = segment.known();
         let facts = self.facts(errand, segment, &known);

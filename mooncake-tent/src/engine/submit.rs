@@ -4,7 +4,8 @@ use std::{sync::Arc, time::Instant};
 
 use super::{
     Batch, Request,
-    parts::Scratch,
+    parking::{Gated, feasible},
+    parts::{Scratch, To},
     routing::{Errand, Outlook},
     tent::Shared,
 };
@@ -32,6 +33,7 @@ impl Shared {
         let submitted = self.submit_with(batch, requests, &mut scratch);
         scratch.specs.clear();
         scratch.links.clear();
+        scratch.gated.clear();
         batch.return_scratch(scratch);
         submitted
     }
@@ -56,10 +58,17 @@ impl Shared {
             };
             self.plan(request, (now, patience), outlook, scratch)?;
         }
+        if let Some(gate) = &self.gate {
+            gate.0.admit(scratch)?;
+        }
         let first = batch.len();
         let (state, refs) = batch.opened();
         let tasks = &self.parts.context.tasks;
-        tasks.take(state, scratch.specs.len(), refs)?;
+        let taken = tasks.take(state, scratch.specs.len(), refs);
+        if let (Err(_), Some(gate)) = (&taken, &self.gate) {
+            gate.0.forget(scratch);
+        }
+        taken?;
         self.post(batch, first, scratch);
         Ok(())
     }
@@ -67,7 +76,7 @@ impl Shared {
     /// Adds what becomes of a request.
     fn plan(
         &self,
-        request: Request,
+        mut request: Request,
         (now, patience): (Instant, Instant),
         outlook: &mut Outlook,
         scratch: &mut Scratch,
@@ -79,11 +88,18 @@ impl Shared {
             ));
         }
         let deadline = request.deadline.unwrap_or(patience);
+        let bounds = self.gate.as_ref().map(|gate| gate.0.bind(&mut request.qos));
         let span = outlook.known.resolve(request.remote, length);
         let registration = span.map(|span| span.registration);
         let errand = Errand::of(&request, length, registration);
         let (best, pass) = self.best(errand, outlook, now)?;
-        let (link, others) = (best.way.link, best.others);
+        let (link, estimate) = (best.way.link, best.way.estimate);
+        let others = best.others && bounds.is_none_or(|bounds| bounds.fallback);
+        if bounds.is_some() && request.deadline.is_some() {
+            let left = deadline.saturating_duration_since(now);
+            let name = self.parts.links[usize::from(link)].name();
+            feasible(name, &best.way.lane, (request.op, length), left)?;
+        }
         let terms = best.way.terms.clone();
         let watch = (pass.is_some() || scratch.is_sample()).then(|| Watch {
             lane: Arc::clone(&best.way.lane),
@@ -94,6 +110,8 @@ impl Shared {
         // Neither our own descriptor nor that of a link is ever stale: there is nothing to learn.
         let own = known.descriptor.incarnation() == self.parts.context.incarnation;
         let refreshable = !own && request.segment.provider().is_none();
+        let attempts = self.parts.attempts;
+        let end = attempts.end(now, deadline, others && refreshable, estimate);
         let Span {
             registration,
             generation,
@@ -103,6 +121,10 @@ impl Shared {
             generation: Generation(0),
             offset: 0,
         });
+        if let Some(bounds) = bounds {
+            let gated = Gated::new(bounds, deadline, &request.segment, *fences);
+            scratch.gated.push(gated);
+        }
         let spec = TaskSpec {
             op: request.op,
             local: request.local,
@@ -111,28 +133,38 @@ impl Shared {
             generation,
             offset,
             length,
-            deadline: Some(deadline),
+            deadline: Some(end),
             qos: request.qos,
             terms,
             watch,
             origin: refreshable.then_some(Origin {
                 segment: request.segment,
                 range: request.remote,
+                deadline: Some(deadline),
                 fences: *fences,
                 link,
-                others,
+                others: others && attempts.failovers > 0,
                 tried: 0,
                 refreshed: false,
             }),
         };
         scratch.specs.push((spec, refreshable));
-        scratch.links.push(span.map(|_| usize::from(link)));
+        scratch.links.push(match span {
+            Some(_) => To::Link(usize::from(link)),
+            None => To::Nowhere,
+        });
         Ok(())
     }
 
     /// Hands the batch's tasks from `first` on to their links.
     fn post(&self, batch: &mut Batch, first: usize, scratch: &mut Scratch) {
-        let Scratch { specs, links, .. } = scratch;
+        let Scratch {
+            specs,
+            links,
+            gated,
+            ..
+        } = scratch;
+        let mut gated = gated.drain(..);
         let mut specs = specs.drain(..);
         let mut start = first;
         // Neighbours on the same link are posted together, but so that the peer has begun with the
@@ -145,8 +177,15 @@ impl Shared {
             let (state, refs) = batch.opened();
             let tasks = &self.parts.context.tasks;
             tasks.begin(state, &refs[start..end], &mut specs);
+            if let Some(gate) = &self.gate {
+                let tasks = refs[start..end].iter();
+                tasks
+                    .zip(&mut gated)
+                    .for_each(|(task, gated)| gate.0.settle(*task, gated));
+            }
             match run[0] {
-                Some(link) => {
+                To::Later => {}
+                To::Link(link) => {
                     let transport = &self.parts.links[link];
                     let capacity = batch.capacity();
                     let posted = batch
@@ -159,7 +198,7 @@ impl Shared {
                         self.refuse(&batch.refs()[start..end], &error);
                     }
                 }
-                None => {
+                To::Nowhere => {
                     let tasks = &batch.refs()[start..end];
                     self.fail(tasks, &Reason::UnknownRegistration, Stage::Resolve);
                 }

@@ -15,9 +15,16 @@ use tokio::runtime::Handle;
 
 use super::{
     Batch, Buffer, Gauges, RegisterOptions, Request, TentEngineBuilder, TransferEngine,
-    buffer::Registrar, lanes::Lanes, parts::PartsPool, retry::retry_hook, routing::Kinds,
+    attempt::Attempts,
+    buffer::Registrar,
+    lanes::Lanes,
+    parking::{self, Gatekeeper, Parking},
+    parts::PartsPool,
+    retry::retry_hook,
+    routing::Kinds,
 };
 use crate::{
+    admission::AdmissionConfig,
     control::{ControlServer, Describe},
     error::{Error, Result},
     identity::{Generation, Incarnation},
@@ -40,6 +47,7 @@ pub(super) struct Parts {
     pub(super) name: String,
     pub(super) machine: String,
     pub(super) patience: Duration,
+    pub(super) attempts: Attempts,
     pub(super) context: InstallContext,
     pub(super) links: Vec<Arc<dyn Transport>>,
     pub(super) absent: Vec<(&'static str, String)>,
@@ -53,6 +61,8 @@ pub(super) struct Shared {
     pub(super) selector: TransportSelector,
     pub(super) lanes: Lanes,
     pub(super) kinds: Kinds,
+    /// Without it every request goes at once.
+    pub(super) gate: Option<Gatekeeper>,
     pub(super) segments: SegmentManager,
     own: Segment,
     /// Held while `own` learns, so that it never learns an older state after a newer one.
@@ -76,7 +86,11 @@ impl TentEngine {
         TentEngineBuilder::new()
     }
 
-    pub(super) fn assemble(parts: Parts, policies: Policies) -> Self {
+    pub(super) fn assemble(
+        parts: Parts,
+        policies: Policies,
+        admission: Option<AdmissionConfig>,
+    ) -> Self {
         let endpoints = endpoints(&parts.links);
         let own = SegmentDescriptor::new(
             parts.name.clone(),
@@ -87,12 +101,16 @@ impl TentEngine {
             Vec::new(),
         );
         let own = Segment::new(parts.name.clone(), own, Arc::default());
+        let gate = admission.map(|config| Parking::new(config, Arc::clone(&parts.context.tasks)));
         let shared = Arc::new_cyclic(|me: &Weak<Shared>| {
             parts.context.tasks.on_retry(retry_hook(
                 Weak::clone(me),
                 Arc::downgrade(&parts.context.tasks),
                 Handle::current(),
             ));
+            if let Some(gate) = &gate {
+                parking::watch(Arc::clone(gate), Weak::clone(me), &Handle::current());
+            }
             if let Some(control) = &parts.control {
                 control.speak_for(Weak::<Shared>::clone(me));
             }
@@ -102,6 +120,7 @@ impl TentEngine {
                 selector: TransportSelector::with_policies(policies),
                 lanes: Lanes::new(),
                 kinds: Kinds::default(),
+                gate: gate.map(Gatekeeper),
                 segments: SegmentManager::default(),
                 own,
                 learning: Mutex::default(),
@@ -138,6 +157,11 @@ impl TentEngine {
             registrations: buffers.registrations,
             leases: buffers.leases,
             withdrawn_bytes: buffers.withdrawn_bytes,
+            waiting_requests: self
+                .shared
+                .gate
+                .as_ref()
+                .map_or(0, |gate| gate.0.waiting() as u64),
             links: links.map(|link| (link.name(), link.gauges())).collect(),
         }
     }
@@ -296,6 +320,9 @@ impl TransferEngine for TentEngine {
             let parts = &self.shared.parts;
             if let Some(control) = &parts.control {
                 control.stop(budget / 2).await;
+            }
+            if let Some(gate) = &self.shared.gate {
+                gate.0.close();
             }
             let mut first = Ok(());
             for link in &parts.links {

@@ -124,6 +124,11 @@ impl Qos {
         self.named.as_ref()?.tenant.as_deref()
     }
 
+    /// What the caller said of urgency.
+    pub(crate) fn said_priority(&self) -> Option<Priority> {
+        self.priority
+    }
+
     /// It names nothing.
     pub(crate) fn is_nameless(&self) -> bool {
         self.named.is_none()

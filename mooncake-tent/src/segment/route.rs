@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, OnceLock},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use arc_swap::ArcSwap;
@@ -69,6 +69,8 @@ pub(crate) struct Way {
     pub(crate) link: u8,
     pub(crate) lane: Arc<Lane>,
     pub(crate) terms: Option<Arc<Terms>>,
+    /// How long a request like that probably takes on it.
+    pub(crate) estimate: Option<Duration>,
 }
 
 impl Way {

@@ -12,7 +12,7 @@ pub use link::{
     Attachment, BoxFuture, Capabilities, InstallContext, LinkGauges, Opened, SubBatch, Transport,
 };
 pub use peer::Peer;
-pub(crate) use slab::RetryHook;
+pub(crate) use slab::{FAILOVERS, RetryHook, Ticket, Turn};
 pub use slab::{TaskSlab, Tasks};
 pub(crate) use task::Origin;
 pub use task::{Op, Outcome, Posting, TaskRef, TaskSpec};

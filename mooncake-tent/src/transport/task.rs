@@ -87,6 +87,8 @@ pub struct Posting {
 pub(crate) struct Origin {
     pub(crate) segment: Segment,
     pub(crate) range: RemoteRange,
+    /// When the caller stops being interested.
+    pub(crate) deadline: Option<Instant>,
     /// How many fences the segment had seen.
     pub(crate) fences: u64,
     /// A bit for the place of each link that failed it.

@@ -4,7 +4,10 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, OnceLock, RwLock},
+    sync::{
+        Arc, Mutex, OnceLock, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -39,8 +42,7 @@ struct Shared {
     script: RwLock<Box<Script>>,
     tasks: OnceLock<Tasks>,
     came: Mutex<Vec<(TaskRef, TaskSpec)>>,
-    /// The most tasks of one submission.
-    most: Mutex<usize>,
+    deaf: AtomicBool,
 }
 
 /// A handle on it: the engine has another.
@@ -66,7 +68,7 @@ impl Scripted {
             script: RwLock::new(Box::new(|_, _| Act::Complete)),
             tasks: OnceLock::new(),
             came: Mutex::default(),
-            most: Mutex::default(),
+            deaf: AtomicBool::new(false),
         }))
     }
 
@@ -84,6 +86,11 @@ impl Scripted {
     /// How many came.
     pub(crate) fn count(&self) -> usize {
         self.0.came.lock().unwrap().len()
+    }
+
+    /// From now on it does not hear wishes to cancel.
+    pub(crate) fn ignores_cancel(&self) {
+        self.0.deaf.store(true, Ordering::SeqCst);
     }
 
     /// A task that was held ends now.
@@ -212,8 +219,6 @@ impl SubBatch for Scripted {
                 }
             }
         }
-        let mut most = self.0.most.lock().unwrap();
-        *most = tasks.len().max(*most);
         Ok(())
     }
 
@@ -225,7 +230,10 @@ impl SubBatch for Scripted {
             .unwrap()
             .iter()
             .any(|(came, _)| *came == task);
-        if ours && let Some(spec) = self.tasks().spec(task) {
+        if ours
+            && !self.0.deaf.load(Ordering::SeqCst)
+            && let Some(spec) = self.tasks().spec(task)
+        {
             let end = Outcome::cancelled(Stage::Move, spec.peer.id());
             self.tasks().finish(task, end, true);
         }
