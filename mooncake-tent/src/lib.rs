@@ -38,8 +38,8 @@
 //!
 //! # Layers
 //!
-//! [`TentEngine`] (what callers see) → [`selector`] (which link; pure) → [`transport`] (what a
-//! link must implement) → [`tcp`], [`shm`], [`cma`], [`mod@file`], [`loopback`]. Each layer knows only
+//! [`TentEngine`] (what callers see) → [`admission`] (when) and [`selector`] (over which link; both
+//! pure) → [`transport`] (what a link must implement) → [`tcp`], [`shm`], [`cma`], [`mod@file`], [`loopback`]. Each layer knows only
 //! those to its right.
 //!
 //! A link over several devices shares its slices among them with [`spray`], learns with [`rail`] which
@@ -48,7 +48,7 @@
 //! # Features
 //!
 //! `tcp` (on): the TCP link. `host` (on): the links between processes of one host. `file` (on): the
-//! file link. `json`: policies of the selector and descriptions of machines in JSON. `conformance`:
+//! file link. `json`: policies, contracts and descriptions of machines in JSON. `conformance`:
 //! the suite that every link must pass, and test doubles.
 //! `fuzzing`: ways in for the fuzz targets of this workspace, which may change at any time.
 #![deny(unsafe_code)]

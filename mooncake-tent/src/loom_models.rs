@@ -80,7 +80,6 @@ fn spec(local: SmallVec<[LocalSlice; 1]>) -> TaskSpec {
         deadline: None,
         qos: crate::qos::Qos::new(),
         terms: None,
-        watch: None,
         origin: None,
     }
 }

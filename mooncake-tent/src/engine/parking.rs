@@ -18,7 +18,7 @@ use crate::{
     Time,
     admission::{AdmissionConfig, Bounds, Charge, Contracts, Entry, Gate, Offer, Refusal},
     error::{Error, Reason, Result, Stage, TransferError},
-    lane::Lane,
+    lane::{Lane, Watch},
     qos::Qos,
     segment::Segment,
     transport::{Op, Outcome, SubBatch, TaskRef, TaskSpec, Tasks, Ticket},
@@ -381,10 +381,16 @@ impl Shared {
                     } = parked;
                     tasks.charge(task, ticket(pass));
                     let (now, attempts) = (Instant::now(), self.parts.attempts);
+                    if let Some(watch) = tasks.unwatch(task) {
+                        tasks.watch(
+                            task,
+                            Some(Watch {
+                                since: now,
+                                ..watch
+                            }),
+                        );
+                    }
                     tasks.amend(task, |spec| {
-                        if let Some(watch) = &mut spec.watch {
-                            watch.since = now;
-                        }
                         if let Some(origin) = &spec.origin {
                             let end = |end| attempts.end(now, end, origin.others, None);
                             spec.deadline = origin.deadline.map(end);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::parking::Gated;
+use crate::lane::Watch;
 use crate::transport::{BatchState, SubBatch, TaskRef, TaskSpec};
 
 /// More than so many are not kept.
@@ -32,6 +33,8 @@ pub(crate) struct Scratch {
     pub(super) links: Vec<To>,
     /// What each has to pass, if there is a gate.
     pub(super) gated: Vec<Gated>,
+    /// What learns from the ends of some, by their places.
+    pub(super) watches: Vec<(usize, Watch)>,
     /// Submissions so far.
     pub(super) submissions: u32,
 }
@@ -48,7 +51,7 @@ pub(super) enum To {
 }
 
 /// One submission in so many is measured, by the first of its tasks.
-const SAMPLED: u32 = 4;
+const SAMPLED: u32 = 8;
 
 impl Scratch {
     /// The task that is planned next is one that is measured: the others of its submission wait behind
@@ -89,6 +92,7 @@ impl PartsPool {
         parts.scratch.specs.clear();
         parts.scratch.links.clear();
         parts.scratch.gated.clear();
+        parts.scratch.watches.clear();
         let mut kept = self.0.lock();
         if kept.len() < KEPT && parts.refs.capacity() <= LARGE {
             kept.push(parts);

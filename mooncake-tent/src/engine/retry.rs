@@ -12,6 +12,7 @@ use crate::{
     error::{Applied, Reason, Retry, Stage, TransferError},
     lane::Watch,
     segment::{RemoteRange, Route, Segment, Way},
+    selector::Pass,
     transport::{Origin, Outcome, RetryHook, SubBatch, TaskRef, TaskSlab, TaskSpec, Tasks, Turn},
 };
 
@@ -32,7 +33,8 @@ impl Shared {
         // Where fresh knowledge does not help, another link may.
         let refreshed = origin.refreshed && origin.others;
         let stale = error.retry == Retry::AfterRefresh && !refreshed;
-        self.judge(&mut spec, &origin, stale, &error.reason);
+        let watch = tasks.unwatch(task);
+        self.judge(&spec, watch, &origin, stale, &error.reason);
         if !stale {
             origin.tried |= 1 << u32::from(origin.link);
         }
@@ -56,7 +58,7 @@ impl Shared {
             resume(&mut spec, &mut origin, bytes);
         }
         let late = error.reason == Reason::TimedOut;
-        let Some(way) = self.anew(&mut spec, &mut origin, refreshes, late) else {
+        let Some((way, pass)) = self.anew(&mut spec, &mut origin, refreshes, late) else {
             // Its leases end before anybody is told.
             drop(spec);
             return tasks.give_up(task);
@@ -69,6 +71,10 @@ impl Shared {
         let fences = origin.fences;
         origin.link = way.link;
         spec.terms = way.terms;
+        if pass.is_some() {
+            let (lane, since) = (way.lane, Instant::now());
+            tasks.watch(task, Some(Watch { lane, since, pass }));
+        }
         origin.refreshed |= refreshes;
         spec.origin = Some(origin);
         tasks.renew(task, spec);
@@ -104,8 +110,15 @@ impl Shared {
     }
 
     /// Tells the lane of a failed attempt how it went.
-    fn judge(&self, spec: &mut TaskSpec, origin: &Origin, stale: bool, reason: &Reason) {
-        let pass = spec.watch.take().and_then(|watch| watch.pass);
+    fn judge(
+        &self,
+        spec: &TaskSpec,
+        watch: Option<Watch>,
+        origin: &Origin,
+        stale: bool,
+        reason: &Reason,
+    ) {
+        let pass = watch.and_then(|watch| watch.pass);
         // What a fence ended says nothing about the link.
         let fenced = origin.segment.fences().count() != origin.fences;
         if pass.is_none() && (stale || fenced || !origin.others) {
@@ -128,7 +141,7 @@ impl Shared {
         origin: &mut Origin,
         refreshed: bool,
         late: bool,
-    ) -> Option<Way> {
+    ) -> Option<(Way, Option<Pass>)> {
         let known = origin.segment.known();
         let span = known.resolve(origin.range, spec.length)?;
         let peer = Arc::clone(known.descriptor.peer());
@@ -166,16 +179,11 @@ impl Shared {
         spec.deadline = origin
             .deadline
             .map(|deadline| attempts.end(now, deadline, more, way.estimate));
-        spec.watch = pass.map(|pass| Watch {
-            lane: Arc::clone(&way.lane),
-            since: now,
-            pass: Some(pass),
-        });
         spec.peer = peer;
         spec.registration = span.registration;
         spec.generation = span.generation;
         spec.offset = span.offset;
-        Some(way)
+        Some((way, pass))
     }
 }
 
@@ -207,8 +215,9 @@ pub(super) fn retry_hook(
         let Some(tasks) = tasks.upgrade() else {
             return;
         };
-        if let Turn::WhenQuiet(deadline) = turn {
-            if let Some(deadline) = deadline {
+        if turn == Turn::WhenQuiet {
+            // Nothing else has a deadline for it.
+            if let Some(deadline) = tasks.deadline(task) {
                 let last = Last { tasks, task };
                 runtime.spawn(async move {
                     tokio::time::sleep_until(deadline.into()).await;

@@ -40,8 +40,8 @@ pub(super) struct Outlook {
     /// A fence that comes later counts.
     pub(super) fences: u64,
     pub(super) known: Guard<Arc<Known>>,
-    /// The last way that was found in each direction, and for what, if it serves others, too.
-    ways: [Option<(Option<Wanted>, BestWay)>; 2],
+    /// The last way that was found, and for what, if it serves others, too.
+    last: Option<(Option<Wanted>, BestWay)>,
 }
 
 /// What of a request the choice of its link depends on.
@@ -150,7 +150,7 @@ impl Outlook {
             segment: segment.clone(),
             fences: segment.fences().count(),
             known: segment.known(),
-            ways: [None, None],
+            last: None,
         }
     }
 }
@@ -163,37 +163,66 @@ impl Shared {
         outlook: &'a mut Outlook,
         now: Instant,
     ) -> Result<(&'a BestWay, Option<Pass>)> {
-        let wanted = self.wanted(errand, &outlook.segment, &outlook.known)?;
-        let place = usize::from(errand.op == Op::Write);
-        let is_last = matches!(&outlook.ways[place], Some((Some(last), _)) if *last == wanted);
         let mut pass = None;
-        if !is_last {
-            let take = |route: &Route| {
-                let way = route.ways.first()?.clone();
-                let others = route.ways.len() > 1;
-                let trial = way.lane.is_troubled() && !route.desperate;
-                Some((BestWay { way, others }, trial))
-            };
-            let Outlook { segment, known, .. } = &*outlook;
-            let (found, trial) = loop {
-                let found = self.route(&wanted, errand, segment, known, now, take);
-                let found = found.ok_or_else(|| self.no_route(errand, segment))?;
-                let (best, trial) = found;
-                if !trial {
-                    break (best, None);
-                }
-                // Another request may be faster.
-                if let Some(pass) = best.way.lane.admit_probe() {
-                    break (best, Some(pass));
-                }
-            };
-            pass = trial;
-            // Those that follow do not try it as well.
-            let wanted = pass.is_none().then_some(wanted);
-            outlook.ways[place] = Some((wanted, found));
+        if !self.is_as_last(errand, outlook) {
+            let wanted = self.wanted(errand, &outlook.segment, &outlook.known)?;
+            let is_last = matches!(&outlook.last, Some((Some(last), _)) if *last == wanted);
+            if !is_last {
+                pass = self.find_best(wanted, errand, outlook, now)?;
+            }
         }
-        let (_, best) = outlook.ways[place].as_ref().expect("it was just found");
+        let (_, best) = outlook.last.as_ref().expect("it was just found");
         Ok((best, pass))
+    }
+
+    /// The last way serves this one, too, as can be seen at a glance.
+    fn is_as_last(&self, errand: Errand<'_>, outlook: &Outlook) -> bool {
+        let Some((Some(last), _)) = &outlook.last else {
+            return false;
+        };
+        let Ask::Common(rank) = &last.ask else {
+            return false;
+        };
+        let buffer = |slice: &LocalSlice| slice.buffer().is_plain();
+        errand.qos.is_nameless()
+            && last.registration == errand.registration
+            && last.plain
+            && self.selector.free_key(errand.op, errand.length) == Some(*rank)
+            && errand.local.iter().all(buffer)
+            && last.local == held_by_all(errand.op, errand.local)
+    }
+
+    /// Finds the best way, for this errand and those that follow.
+    fn find_best(
+        &self,
+        wanted: Wanted,
+        errand: Errand<'_>,
+        outlook: &mut Outlook,
+        now: Instant,
+    ) -> Result<Option<Pass>> {
+        let take = |route: &Route| {
+            let way = route.ways.first()?.clone();
+            let others = route.ways.len() > 1;
+            let trial = way.lane.is_troubled() && !route.desperate;
+            Some((BestWay { way, others }, trial))
+        };
+        let Outlook { segment, known, .. } = &*outlook;
+        let (found, pass) = loop {
+            let found = self.route(&wanted, errand, segment, known, now, take);
+            let found = found.ok_or_else(|| self.no_route(errand, segment))?;
+            let (best, trial) = found;
+            if !trial {
+                break (best, None);
+            }
+            // Another request may be faster.
+            if let Some(pass) = best.way.lane.admit_probe() {
+                break (best, Some(pass));
+            }
+        };
+        // Those that follow do not try it as well.
+        let wanted = pass.is_none().then_some(wanted);
+        outlook.last = Some((wanted, found));
+        Ok(pass)
     }
 
     /// What the choice of a link for `errand` depends on.
@@ -293,7 +322,10 @@ impl Shared {
                 } else {
                     kind(errand.kind())
                 };
-                let there = kind(remote_kind(errand.registration, &known.descriptor));
+                let there = match known.is_plain(errand.registration) {
+                    true => Some(0),
+                    false => kind(remote_kind(errand.registration, &known.descriptor)),
+                };
                 let kinds = here.zip(there);
                 kinds.map(|kinds| RouteKey {
                     held,

@@ -34,6 +34,7 @@ impl Shared {
         scratch.specs.clear();
         scratch.links.clear();
         scratch.gated.clear();
+        scratch.watches.clear();
         batch.return_scratch(scratch);
         submitted
     }
@@ -101,17 +102,20 @@ impl Shared {
             feasible(name, &best.way.lane, (request.op, length), left)?;
         }
         let terms = best.way.terms.clone();
-        let watch = (pass.is_some() || scratch.is_sample()).then(|| Watch {
-            lane: Arc::clone(&best.way.lane),
-            since: now,
-            pass,
-        });
+        if pass.is_some() || scratch.is_sample() {
+            let (lane, since) = (Arc::clone(&best.way.lane), now);
+            let watch = Watch { lane, since, pass };
+            scratch.watches.push((scratch.specs.len(), watch));
+        }
         let Outlook { fences, known, .. } = outlook;
         // Neither our own descriptor nor that of a link is ever stale: there is nothing to learn.
         let own = known.descriptor.incarnation() == self.parts.context.incarnation;
         let refreshable = !own && request.segment.provider().is_none();
-        let attempts = self.parts.attempts;
-        let end = attempts.end(now, deadline, others && refreshable, estimate);
+        let others = others && refreshable && self.parts.attempts.failovers > 0;
+        let end = match others {
+            true => self.parts.attempts.end(now, deadline, true, estimate),
+            false => deadline,
+        };
         let Span {
             registration,
             generation,
@@ -136,14 +140,13 @@ impl Shared {
             deadline: Some(end),
             qos: request.qos,
             terms,
-            watch,
             origin: refreshable.then_some(Origin {
                 segment: request.segment,
                 range: request.remote,
                 deadline: Some(deadline),
                 fences: *fences,
                 link,
-                others: others && attempts.failovers > 0,
+                others,
                 tried: 0,
                 refreshed: false,
             }),
@@ -162,8 +165,10 @@ impl Shared {
             specs,
             links,
             gated,
+            watches,
             ..
         } = scratch;
+        let mut watches = watches.drain(..).peekable();
         let mut gated = gated.drain(..);
         let mut specs = specs.drain(..);
         let mut start = first;
@@ -177,6 +182,10 @@ impl Shared {
             let (state, refs) = batch.opened();
             let tasks = &self.parts.context.tasks;
             tasks.begin(state, &refs[start..end], &mut specs);
+            let here = |(place, _): &(usize, Watch)| first + place < end;
+            while let Some((place, watch)) = watches.next_if(here) {
+                tasks.watch(refs[first + place], Some(watch));
+            }
             if let Some(gate) = &self.gate {
                 let tasks = refs[start..end].iter();
                 tasks

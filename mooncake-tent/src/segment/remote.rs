@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use super::{BufferDescriptor, Routes, SegmentDescriptor, Span};
 use crate::{
     identity::{Generation, Incarnation, RegistrationId},
+    selector::memory_kind,
     transport::Opened,
 };
 
@@ -77,6 +78,8 @@ pub(crate) struct Known {
     pub(crate) routes: Routes,
     /// For each buffer a bit for the place of each of our links that its owner names.
     links: OnceLock<Vec<u64>>,
+    /// All buffers lie in plain memory of their host.
+    plain: bool,
 }
 
 /// Where in a segment.
@@ -162,11 +165,19 @@ impl Segment {
 
 impl Known {
     fn new(descriptor: SegmentDescriptor) -> Self {
+        let is_plain = |buffer: &BufferDescriptor| memory_kind(&buffer.location) == "cpu";
+        let plain = descriptor.buffers().iter().all(is_plain);
         Self {
             descriptor,
             routes: Routes::default(),
             links: OnceLock::new(),
+            plain,
         }
+    }
+
+    /// The buffer lies in plain memory of its host, as can be seen at a glance.
+    pub(crate) fn is_plain(&self, registration: Option<RegistrationId>) -> bool {
+        self.plain || registration.is_none()
     }
 
     /// A bit for the place of each of our links, called `names`, that carries a buffer. All, if it is

@@ -255,7 +255,6 @@ fn awaiting(
         deadline: None,
         qos: crate::qos::Qos::new(),
         terms: None,
-        watch: None,
         origin: None,
     }
 }

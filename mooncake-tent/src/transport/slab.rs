@@ -55,9 +55,9 @@ pub(crate) type RetryHook = Box<dyn Fn(TaskRef, Turn) + Send + Sync>;
 pub(crate) enum Turn {
     /// Now: it is quiet.
     Now,
-    /// Once it is quiet, which the hook is told; at this time it is [given
+    /// Once it is quiet, which the hook is told; at its [deadline](TaskSlab::deadline) it is [given
     /// up](TaskSlab::give_up_waiting).
-    WhenQuiet(Option<Instant>),
+    WhenQuiet,
 }
 
 /// What tasks add up to.
@@ -104,6 +104,8 @@ struct TaskBody {
     retries: u8,
     /// So often it may go to another link.
     failovers: u8,
+    /// What learns from its end.
+    watch: Option<Watch>,
     /// Released once it is quiet.
     ticket: Option<Ticket>,
     /// It is posted again once it is quiet; until then one more slice is loud.
@@ -126,21 +128,12 @@ struct Change {
     quiet: bool,
     retry: Option<Turn>,
     free: bool,
-    learns: Option<Lesson>,
     /// Dropped when no lock is held.
     ticket: Option<Ticket>,
 }
 
-/// Who learns from the end of a task, and what.
-#[derive(Debug)]
-struct Lesson {
-    watch: Watch,
-    op: Op,
-    length: u64,
-    end: Outcome,
-}
-
 impl TaskSlab {
+    #[cfg(any(test, feature = "conformance", feature = "fuzzing"))]
     pub(crate) fn new() -> Self {
         Self::with_failovers(FAILOVERS)
     }
@@ -339,6 +332,21 @@ impl TaskSlab {
         }
     }
 
+    /// When the caller of a task stops being interested.
+    pub(crate) fn deadline(&self, task: TaskRef) -> Option<Instant> {
+        self.with(task, |body| body.request_deadline()).flatten()
+    }
+
+    /// `watch` learns from the end of a task.
+    pub(crate) fn watch(&self, task: TaskRef, watch: Option<Watch>) {
+        self.with(task, |body| body.watch = watch);
+    }
+
+    /// What would have learned from the end of a task.
+    pub(crate) fn unwatch(&self, task: TaskRef) -> Option<Watch> {
+        self.with(task, |body| body.watch.take()).flatten()
+    }
+
     /// Changes what a task asks that is on no link.
     pub(crate) fn amend(&self, task: TaskRef, change: impl FnOnce(&mut TaskSpec)) {
         self.with(task, |body| body.spec.as_mut().map(change));
@@ -438,9 +446,6 @@ impl TaskSlab {
                 .expect("only tasks of an engine ask for retries");
             return hook(task, turn);
         }
-        if let Some(lesson) = change.learns {
-            lesson.watch.ended(lesson.op, lesson.length, &lesson.end);
-        }
         drop(change.ticket);
         // Freed before anyone is told, so that who waits for the end finds the books closed.
         if change.free {
@@ -516,6 +521,7 @@ impl TaskBody {
         (self.spec, self.batch) = (None, None);
         (self.failure, self.outcome) = (None, None);
         (self.previous, self.carrier) = (None, None);
+        (self.watch, self.ticket) = (None, None);
     }
 
     fn finish(&mut self, end: Outcome, quiet: bool) -> Change {
@@ -543,7 +549,7 @@ impl TaskBody {
             self.loud += 1;
             self.awaits_quiet = self.loud > 1;
             change.retry = Some(match self.awaits_quiet {
-                true => Turn::WhenQuiet(self.request_deadline()),
+                true => Turn::WhenQuiet,
                 false => Turn::Now,
             });
             return change;
@@ -562,7 +568,10 @@ impl TaskBody {
                 applied => applied,
             };
         }
-        change.learns = self.lesson(&outcome);
+        if let (Some(watch), Some(spec)) = (self.watch.take(), &self.spec) {
+            // It takes no lock under which others are taken.
+            watch.ended(spec.op, spec.length, &outcome);
+        }
         self.outcome = Some(outcome);
         (self.previous, self.carrier) = (None, None);
         change.ended = true;
@@ -577,17 +586,6 @@ impl TaskBody {
             let reason = Reason::Protocol(what.into());
             let error = TransferError::unstarted(reason, Stage::Move, Some(spec.peer.id()));
             Outcome::Failed(error.underway(true))
-        })
-    }
-
-    fn lesson(&mut self, end: &Outcome) -> Option<Lesson> {
-        let spec = self.spec.as_mut()?;
-        let watch = spec.watch.take()?;
-        Some(Lesson {
-            watch,
-            op: spec.op,
-            length: spec.length,
-            end: end.clone(),
         })
     }
 
@@ -626,7 +624,7 @@ impl TaskBody {
         let is_known = is_part && self.slices == 1;
         let movable = match spec.op {
             Op::Read => true,
-            Op::Write => self.loud == 0 && (untouched || is_known) && !spec.local.is_empty(),
+            Op::Write => self.loud == 0 && (untouched || is_known),
         };
         if !movable {
             return false;
@@ -716,7 +714,6 @@ mod tests {
             deadline: None,
             qos: crate::qos::Qos::new(),
             terms: None,
-            watch: None,
             origin: None,
         };
         let mut refs = Vec::new();

@@ -8,7 +8,6 @@ use super::{Peer, Terms};
 use crate::{
     error::{Reason, Stage, TransferError},
     identity::{Generation, PeerId, RegistrationId},
-    lane::Watch,
     memory::LocalSlice,
     qos::Qos,
     segment::{RemoteRange, Segment},
@@ -55,8 +54,6 @@ pub struct TaskSpec {
     pub qos: Qos,
     /// What a policy or the caller asks of the link by name, if anything.
     pub terms: Option<Arc<Terms>>,
-    /// What learns from its end.
-    pub(crate) watch: Option<Watch>,
     /// What the caller named, if the engine may look it up anew.
     pub(crate) origin: Option<Origin>,
 }

@@ -65,7 +65,6 @@ impl Ground {
             deadline,
             qos: crate::qos::Qos::new(),
             terms: None,
-            watch: None,
             origin: None,
         };
         self.tasks.begin(&self.batch, &refs, [(spec, false)]);

@@ -146,7 +146,6 @@ mod tests {
                     deadline: None,
                     qos: crate::qos::Qos::new(),
                     terms: None,
-                    watch: None,
                     origin: None,
                 })
                 .collect();

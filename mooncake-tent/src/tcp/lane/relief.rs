@@ -130,7 +130,6 @@ mod tests {
                 deadline: None,
                 qos: crate::qos::Qos::new(),
                 terms: None,
-                watch: None,
                 origin: None,
             };
             let mut refs = Vec::new();
