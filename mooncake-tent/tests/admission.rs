@@ -1,4 +1,5 @@
 //! Where windows and contracts are set, requests go in order of urgency, or are refused with the reason.
+#![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
 mod common;
@@ -294,7 +295,6 @@ async fn a_tenant_gets_what_its_contract_says_and_no_more() {
     ground.is_empty().await;
 }
 
-#[cfg(feature = "tcp")]
 #[tokio::test(flavor = "multi_thread")]
 async fn through_a_narrow_window_all_bytes_arrive() {
     const BLOCK: usize = 5000;

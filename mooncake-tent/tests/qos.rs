@@ -1,4 +1,5 @@
 //! What requests ask of their way is what they get, or a refusal that says why.
+#![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
 mod common;

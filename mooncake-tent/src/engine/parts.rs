@@ -22,7 +22,8 @@ pub(crate) struct BatchParts {
     pub(super) state: Arc<BatchState>,
     /// By the number of the link.
     pub(super) sub_batches: Vec<(usize, Box<dyn SubBatch>)>,
-    pub(super) scratch: Scratch,
+    /// There unless it is in use.
+    pub(super) scratch: Option<Box<Scratch>>,
 }
 
 /// Tasks that are planned and not submitted yet.
@@ -50,14 +51,28 @@ pub(super) enum To {
     Nowhere,
 }
 
-/// One submission in so many is measured, by the first of its tasks.
-const SAMPLED: u32 = 8;
+/// One submission in so many is measured, by the first of its tasks; and of the first ones, more.
+const SAMPLED: u32 = 32;
+const FIRST: u32 = 16;
+const SAMPLED_FIRST: u32 = 4;
 
 impl Scratch {
+    /// Keeps nothing but room.
+    pub(super) fn clear(&mut self) {
+        self.specs.clear();
+        self.links.clear();
+        self.gated.clear();
+        self.watches.clear();
+    }
+
     /// The task that is planned next is one that is measured: the others of its submission wait behind
     /// it.
     pub(super) fn is_sample(&self) -> bool {
-        self.specs.is_empty() && self.submissions.is_multiple_of(SAMPLED)
+        let every = match self.submissions < FIRST {
+            true => SAMPLED_FIRST,
+            false => SAMPLED,
+        };
+        self.specs.is_empty() && self.submissions & (every - 1) == 0
     }
 }
 
@@ -89,10 +104,6 @@ impl PartsPool {
     pub(super) fn put(&self, mut parts: BatchParts) {
         parts.refs.clear();
         parts.sub_batches.retain_mut(|(_, sub)| sub.recycle());
-        parts.scratch.specs.clear();
-        parts.scratch.links.clear();
-        parts.scratch.gated.clear();
-        parts.scratch.watches.clear();
         let mut kept = self.0.lock();
         if kept.len() < KEPT && parts.refs.capacity() <= LARGE {
             kept.push(parts);

@@ -156,9 +156,11 @@ impl Shared {
             registration: Some(span.registration),
             qos: &spec.qos,
         };
-        let wanted = self.wanted(errand, &origin.segment, &known).ok()?;
+        let wanted = self.wanted(&errand, &origin.segment, &known).ok()?;
         let now = Instant::now();
-        let route = self.route(&wanted, errand, &origin.segment, &known, now, Route::clone);
+        let mut route = Route::default();
+        let take = &mut |found: &Route| route.clone_from(found);
+        self.route(&wanted, &errand, &origin.segment, &known, now, take);
         // The one that failed may do with what is known now, but not twice; one that was too slow, with
         // what time is left, if there is no other.
         let again = late || refreshed && !origin.refreshed;

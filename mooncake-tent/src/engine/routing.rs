@@ -40,12 +40,33 @@ pub(super) struct Outlook {
     /// A fence that comes later counts.
     pub(super) fences: u64,
     pub(super) known: Guard<Arc<Known>>,
-    /// The last way that was found, and for what, if it serves others, too.
-    last: Option<(Option<Wanted>, BestWay)>,
+}
+
+/// The last way that was found.
+pub(super) struct LastWay<'a> {
+    /// For what, if it serves others, too.
+    wanted: Option<Wanted>,
+    found: Found<'a>,
+    /// Other links could carry it, too.
+    pub(super) others: bool,
+}
+
+enum Found<'a> {
+    /// In the segment's books, as most are.
+    Known(&'a Way),
+    New(Way),
+}
+
+impl LastWay<'_> {
+    pub(super) fn way(&self) -> &Way {
+        match &self.found {
+            Found::Known(way) => way,
+            Found::New(way) => way,
+        }
+    }
 }
 
 /// What of a request the choice of its link depends on.
-#[derive(Clone, PartialEq)]
 pub(super) struct Wanted {
     op: Op,
     registration: Option<RegistrationId>,
@@ -57,36 +78,11 @@ pub(super) struct Wanted {
 }
 
 /// What a request asks of its way.
-#[derive(Clone)]
 enum Ask {
     /// The same as all others of this key.
     Common(RankKey),
-    /// Something by name, or of memory that is not plain.
-    Special { length: u64, qos: Qos },
-}
-
-impl PartialEq for Ask {
-    fn eq(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Common(ours), Self::Common(theirs)) => ours == theirs,
-            (
-                Self::Special { length, qos },
-                Self::Special {
-                    length: their_length,
-                    qos: theirs,
-                },
-            ) => length == their_length && qos.is_alike(theirs),
-            _ => false,
-        }
-    }
-}
-
-/// The best link for a request.
-#[derive(Clone)]
-pub(super) struct BestWay {
-    pub(super) way: Way,
-    /// Other links could carry it, too.
-    pub(super) others: bool,
+    /// So many bytes, and something by name.
+    Special(Box<(u64, Qos)>),
 }
 
 /// A request, as far as its way depends on it.
@@ -150,85 +146,104 @@ impl Outlook {
             segment: segment.clone(),
             fences: segment.fences().count(),
             known: segment.known(),
-            last: None,
         }
     }
 }
 
 impl Shared {
-    /// The best way for a request; with a pass, it is the one that tries whether the link works again.
+    /// Makes `last` the best way for a request; with a pass, that is the one that tries whether the link
+    /// works again.
     pub(super) fn best<'a>(
         &self,
-        errand: Errand<'_>,
-        outlook: &'a mut Outlook,
+        errand: &Errand<'_>,
+        outlook: &'a Outlook,
+        last: &mut Option<LastWay<'a>>,
         now: Instant,
-    ) -> Result<(&'a BestWay, Option<Pass>)> {
-        let mut pass = None;
-        if !self.is_as_last(errand, outlook) {
-            let wanted = self.wanted(errand, &outlook.segment, &outlook.known)?;
-            let is_last = matches!(&outlook.last, Some((Some(last), _)) if *last == wanted);
-            if !is_last {
-                pass = self.find_best(wanted, errand, outlook, now)?;
-            }
+    ) -> Result<Option<Pass>> {
+        let serves = last.as_ref().and_then(|last| last.wanted.as_ref());
+        match serves.is_some_and(|wanted| self.is_alike(errand, wanted)) {
+            true => Ok(None),
+            false => self.find_best(errand, outlook, last, now),
         }
-        let (_, best) = outlook.last.as_ref().expect("it was just found");
-        Ok((best, pass))
     }
 
-    /// The last way serves this one, too, as can be seen at a glance.
-    fn is_as_last(&self, errand: Errand<'_>, outlook: &Outlook) -> bool {
-        let Some((Some(last), _)) = &outlook.last else {
-            return false;
+    /// What was found for `wanted` serves this one, too, as can be seen at a glance.
+    fn is_alike(&self, errand: &Errand<'_>, wanted: &Wanted) -> bool {
+        let asks = match &wanted.ask {
+            Ask::Common(rank) => {
+                let free = || self.selector.free_key(errand.op, errand.length);
+                errand.qos.is_nameless() && free() == Some(*rank)
+            }
+            Ask::Special(special) => {
+                let (length, qos) = &**special;
+                *length == errand.length && qos.is_alike(errand.qos)
+            }
         };
-        let Ask::Common(rank) = &last.ask else {
-            return false;
-        };
-        let buffer = |slice: &LocalSlice| slice.buffer().is_plain();
-        errand.qos.is_nameless()
-            && last.registration == errand.registration
-            && last.plain
-            && self.selector.free_key(errand.op, errand.length) == Some(*rank)
-            && errand.local.iter().all(buffer)
-            && last.local == held_by_all(errand.op, errand.local)
+        let plain = |slice: &LocalSlice| slice.buffer().is_plain();
+        asks && wanted.plain
+            && wanted.op == errand.op
+            && wanted.registration == errand.registration
+            && errand.local.iter().all(plain)
+            && wanted.local == held_by_all(errand.op, errand.local)
     }
 
     /// Finds the best way, for this errand and those that follow.
-    fn find_best(
+    fn find_best<'a>(
         &self,
-        wanted: Wanted,
-        errand: Errand<'_>,
-        outlook: &mut Outlook,
+        errand: &Errand<'_>,
+        outlook: &'a Outlook,
+        last: &mut Option<LastWay<'a>>,
         now: Instant,
     ) -> Result<Option<Pass>> {
-        let take = |route: &Route| {
-            let way = route.ways.first()?.clone();
-            let others = route.ways.len() > 1;
-            let trial = way.lane.is_troubled() && !route.desperate;
-            Some((BestWay { way, others }, trial))
-        };
-        let Outlook { segment, known, .. } = &*outlook;
-        let (found, pass) = loop {
-            let found = self.route(&wanted, errand, segment, known, now, take);
-            let found = found.ok_or_else(|| self.no_route(errand, segment))?;
-            let (best, trial) = found;
+        let Outlook { segment, known, .. } = outlook;
+        let wanted = self.wanted(errand, segment, known)?;
+        if let Some(key) = self.key(&wanted, errand, known)
+            && let Some(route) = known.routes.usual(&key, now)
+            && let Some(way) = route.ways.first()
+        {
+            *last = Some(LastWay {
+                wanted: Some(wanted),
+                found: Found::Known(way),
+                others: route.ways.len() > 1,
+            });
+            return Ok(None);
+        }
+        let pass = loop {
+            *last = None;
+            let mut trial = false;
+            self.route(&wanted, errand, segment, known, now, &mut |route| {
+                let Some(way) = route.ways.first().cloned() else {
+                    return;
+                };
+                trial = way.lane.is_troubled() && !route.desperate;
+                *last = Some(LastWay {
+                    wanted: None,
+                    found: Found::New(way),
+                    others: route.ways.len() > 1,
+                });
+            });
+            let Some(last) = last else {
+                return Err(self.no_route(errand, segment));
+            };
             if !trial {
-                break (best, None);
+                // Those that follow a trial do not try as well.
+                last.wanted = Some(wanted);
+                break None;
             }
             // Another request may be faster.
-            if let Some(pass) = best.way.lane.admit_probe() {
-                break (best, Some(pass));
+            let pass = last.way().lane.admit_probe();
+            if pass.is_some() {
+                break pass;
             }
         };
-        // Those that follow do not try it as well.
-        let wanted = pass.is_none().then_some(wanted);
-        outlook.last = Some((wanted, found));
         Ok(pass)
     }
 
     /// What the choice of a link for `errand` depends on.
+    #[inline]
     pub(super) fn wanted(
         &self,
-        errand: Errand<'_>,
+        errand: &Errand<'_>,
         segment: &Segment,
         known: &Known,
     ) -> Result<Wanted> {
@@ -250,10 +265,7 @@ impl Shared {
         };
         let key = free.or_else(|| self.selector.key(&self.facts(errand, segment, known)));
         let ask = key.map_or_else(
-            || Ask::Special {
-                length: errand.length,
-                qos: errand.qos.clone(),
-            },
+            || Ask::Special(Box::new((errand.length, errand.qos.clone()))),
             Ask::Common,
         );
         Ok(Wanted {
@@ -268,7 +280,7 @@ impl Shared {
     /// What the selector is told of a request.
     fn facts<'a>(
         &self,
-        errand: Errand<'a>,
+        errand: &Errand<'a>,
         segment: &Segment,
         known: &'a Known,
     ) -> RequestFacts<'a> {
@@ -293,10 +305,11 @@ impl Shared {
         }
     }
 
-    fn held(&self, errand: Errand<'_>, known: &Known) -> Held {
+    #[inline]
+    fn held(&self, local: u64, errand: &Errand<'_>, known: &Known) -> Held {
         let names = || self.parts.links.iter().map(|link| link.name());
         let mut held = Held::any(errand.op);
-        held.local = held_by_all(errand.op, errand.local);
+        held.local = local;
         if let Some(registration) = errand.registration {
             held.remote = known.links_of(registration, names);
         }
@@ -304,17 +317,34 @@ impl Shared {
     }
 
     /// Gives `take` the links that can carry `errand`.
-    pub(super) fn route<T>(
+    pub(super) fn route(
         &self,
         wanted: &Wanted,
-        errand: Errand<'_>,
+        errand: &Errand<'_>,
         segment: &Segment,
         known: &Known,
         now: Instant,
-        take: impl Fn(&Route) -> T,
-    ) -> T {
-        let held = self.held(errand, known);
-        let key = match &wanted.ask {
+        take: &mut dyn FnMut(&Route),
+    ) {
+        let key = self.key(wanted, errand, known);
+        if key.is_some_and(|key| known.routes.find(&key, now, take)) {
+            return;
+        }
+        let facts = self.facts(errand, segment, known);
+        let held = self.held(wanted.local, errand, known);
+        let route = self.choose(&facts, held, segment, &known.descriptor);
+        if let Some(key) = key
+            && route.holds(now)
+        {
+            known.routes.keep(key, &route);
+        }
+        take(&route);
+    }
+
+    /// What routes are kept by; `None`: this one is not kept.
+    #[inline]
+    fn key(&self, wanted: &Wanted, errand: &Errand<'_>, known: &Known) -> Option<RouteKey> {
+        match &wanted.ask {
             Ask::Common(rank) => {
                 let kind = |kind| self.kinds.number(kind);
                 let here = if wanted.plain {
@@ -326,27 +356,14 @@ impl Shared {
                     true => Some(0),
                     false => kind(remote_kind(errand.registration, &known.descriptor)),
                 };
-                let kinds = here.zip(there);
-                kinds.map(|kinds| RouteKey {
-                    held,
-                    kinds,
+                Some(RouteKey {
+                    held: self.held(wanted.local, errand, known),
+                    kinds: (here?, there?),
                     rank: *rank,
                 })
             }
-            Ask::Special { .. } => None,
-        };
-        let found = key.and_then(|key| known.routes.find(&key, now, &take));
-        if let Some(found) = found {
-            return found;
+            Ask::Special(_) => None,
         }
-        let facts = self.facts(errand, segment, known);
-        let route = self.choose(&facts, held, segment, &known.descriptor);
-        if let Some(key) = key
-            && route.holds(now)
-        {
-            known.routes.keep(key, &route);
-        }
-        take(&route)
     }
 
     fn choose(
@@ -446,7 +463,7 @@ impl Shared {
             qos: &qos,
         };
         let known = segment.known();
-        let facts = self.facts(errand, segment, &known);
+        let facts = self.facts(&errand, segment, &known);
         self.rank(&facts, Held::any(op), &known.descriptor).ranking
     }
 
@@ -458,10 +475,11 @@ impl Shared {
         link.ok_or_else(|| no_route(Op::Read, segment, &ranking))
     }
 
-    fn no_route(&self, errand: Errand<'_>, segment: &Segment) -> Error {
+    fn no_route(&self, errand: &Errand<'_>, segment: &Segment) -> Error {
         let known = segment.known();
         let facts = self.facts(errand, segment, &known);
-        let held = self.held(errand, &known);
+        let local = held_by_all(errand.op, errand.local);
+        let held = self.held(local, errand, &known);
         let Ranked { ranking, .. } = self.rank(&facts, held, &known.descriptor);
         no_route(errand.op, segment, &ranking)
     }

@@ -6,7 +6,7 @@ use super::{
     Batch, Request,
     parking::{Gated, feasible},
     parts::{Scratch, To},
-    routing::{Errand, Outlook},
+    routing::{Errand, LastWay, Outlook},
     tent::Shared,
 };
 use crate::{
@@ -31,10 +31,11 @@ impl Shared {
         }
         let mut scratch = batch.take_scratch();
         let submitted = self.submit_with(batch, requests, &mut scratch);
-        scratch.specs.clear();
-        scratch.links.clear();
-        scratch.gated.clear();
-        scratch.watches.clear();
+        match submitted {
+            // The rest was taken out.
+            Ok(()) => scratch.links.clear(),
+            Err(_) => scratch.clear(),
+        }
         batch.return_scratch(scratch);
         submitted
     }
@@ -48,16 +49,18 @@ impl Shared {
         let now = Instant::now();
         let patience = now.checked_add(self.parts.patience);
         let patience = patience.unwrap_or_else(|| after(self.parts.patience));
-        let mut outlook: Option<Outlook> = None;
         scratch.submissions = scratch.submissions.wrapping_add(1);
         scratch.specs.reserve(requests.len());
         scratch.links.reserve(requests.len());
-        for request in requests {
-            let outlook = match &mut outlook {
-                Some(outlook) if outlook.segment.is(&request.segment) => outlook,
-                place => place.insert(Outlook::of(&request.segment)),
-            };
-            self.plan(request, (now, patience), outlook, scratch)?;
+        let mut requests = requests.into_iter();
+        while let Some(first) = requests.as_slice().first() {
+            let outlook = Outlook::of(&first.segment);
+            let mut last = None;
+            let serves = |request: &Request| outlook.segment.is(&request.segment);
+            while requests.as_slice().first().is_some_and(serves) {
+                let request = requests.next().expect("it is the first");
+                self.plan(request, (now, patience), &outlook, &mut last, scratch)?;
+            }
         }
         if let Some(gate) = &self.gate {
             gate.0.admit(scratch)?;
@@ -70,16 +73,17 @@ impl Shared {
             gate.0.forget(scratch);
         }
         taken?;
-        self.post(batch, first, scratch);
+        self.post(batch, first, scratch, now);
         Ok(())
     }
 
     /// Adds what becomes of a request.
-    fn plan(
+    fn plan<'a>(
         &self,
         mut request: Request,
         (now, patience): (Instant, Instant),
-        outlook: &mut Outlook,
+        outlook: &'a Outlook,
+        last: &mut Option<LastWay<'a>>,
         scratch: &mut Scratch,
     ) -> Result<()> {
         let length = request.length();
@@ -93,17 +97,19 @@ impl Shared {
         let span = outlook.known.resolve(request.remote, length);
         let registration = span.map(|span| span.registration);
         let errand = Errand::of(&request, length, registration);
-        let (best, pass) = self.best(errand, outlook, now)?;
-        let (link, estimate) = (best.way.link, best.way.estimate);
+        let pass = self.best(&errand, outlook, last, now)?;
+        let best = last.as_ref().expect("it was just found");
+        let way = best.way();
+        let (link, estimate) = (way.link, way.estimate);
         let others = best.others && bounds.is_none_or(|bounds| bounds.fallback);
         if bounds.is_some() && request.deadline.is_some() {
             let left = deadline.saturating_duration_since(now);
             let name = self.parts.links[usize::from(link)].name();
-            feasible(name, &best.way.lane, (request.op, length), left)?;
+            feasible(name, &way.lane, (request.op, length), left)?;
         }
-        let terms = best.way.terms.clone();
+        let terms = way.terms.clone();
         if pass.is_some() || scratch.is_sample() {
-            let (lane, since) = (Arc::clone(&best.way.lane), now);
+            let (lane, since) = (Arc::clone(&way.lane), now);
             let watch = Watch { lane, since, pass };
             scratch.watches.push((scratch.specs.len(), watch));
         }
@@ -160,7 +166,7 @@ impl Shared {
     }
 
     /// Hands the batch's tasks from `first` on to their links.
-    fn post(&self, batch: &mut Batch, first: usize, scratch: &mut Scratch) {
+    fn post(&self, batch: &mut Batch, first: usize, scratch: &mut Scratch, now: Instant) {
         let Scratch {
             specs,
             links,
@@ -168,8 +174,9 @@ impl Shared {
             watches,
             ..
         } = scratch;
-        let mut watches = watches.drain(..).peekable();
-        let mut gated = gated.drain(..);
+        let gate = self.gate.as_ref();
+        let mut gate = gate.map(|gate| (gate, gated.drain(..)));
+        let mut watched = 0;
         let mut specs = specs.drain(..);
         let mut start = first;
         // Neighbours on the same link are posted together, but so that the peer has begun with the
@@ -181,15 +188,17 @@ impl Shared {
             let end = start + run.len();
             let (state, refs) = batch.opened();
             let tasks = &self.parts.context.tasks;
-            tasks.begin(state, &refs[start..end], &mut specs);
-            let here = |(place, _): &(usize, Watch)| first + place < end;
-            while let Some((place, watch)) = watches.next_if(here) {
-                tasks.watch(refs[first + place], Some(watch));
+            tasks.begin_at(now, state, &refs[start..end], &mut specs);
+            while let Some((place, watch)) = watches.get(watched)
+                && first + place < end
+            {
+                tasks.watch(refs[first + place], Some(watch.clone()));
+                watched += 1;
             }
-            if let Some(gate) = &self.gate {
+            if let Some((gate, gated)) = &mut gate {
                 let tasks = refs[start..end].iter();
                 tasks
-                    .zip(&mut gated)
+                    .zip(gated)
                     .for_each(|(task, gated)| gate.0.settle(*task, gated));
             }
             match run[0] {
@@ -213,6 +222,9 @@ impl Shared {
                 }
             }
             start = end;
+        }
+        if watched > 0 {
+            watches.clear();
         }
     }
 

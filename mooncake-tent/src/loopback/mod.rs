@@ -17,7 +17,7 @@ use crate::{
     selector::LinkDevices,
     transport::{
         Attachment, BoxFuture, Capabilities, InstallContext, LinkGauges, Op, Outcome, Peer,
-        SubBatch, TaskRef, TaskSpec, Tasks, Transport,
+        Posting, SubBatch, TaskRef, Tasks, Transport,
     },
 };
 
@@ -189,8 +189,8 @@ struct InProcessSubBatch {
 }
 
 impl InProcessSubBatch {
-    fn run(&self, spec: &TaskSpec) -> Outcome {
-        let peer = spec.peer.id();
+    fn run(&self, spec: &Posting) -> Outcome {
+        let peer = spec.peer;
         let failed =
             |reason| Outcome::Failed(TransferError::unstarted(reason, Stage::Admit, Some(peer)));
         if spec.deadline.is_some_and(|end| end <= Instant::now()) {
@@ -217,7 +217,7 @@ impl InProcessSubBatch {
     }
 }
 
-fn copy(spec: &TaskSpec, remote: &LocalSlice) {
+fn copy(spec: &Posting, remote: &LocalSlice) {
     let mut at = 0;
     for local in &spec.local {
         let remote = remote.part(at..at + local.len());
@@ -232,7 +232,7 @@ fn copy(spec: &TaskSpec, remote: &LocalSlice) {
 impl SubBatch for InProcessSubBatch {
     fn submit_transfer_tasks(&self, tasks: &[TaskRef]) -> Result<()> {
         for task in tasks {
-            if let Some(spec) = self.tasks.spec(*task) {
+            if let Some(spec) = self.tasks.posting(*task) {
                 self.tasks.finish(*task, self.run(&spec), true);
             }
         }

@@ -107,24 +107,22 @@ pub(crate) struct Routes {
 type Others = SmallVec<[(RouteKey, Route); 1]>;
 
 impl Routes {
-    /// What `take` makes of the route for `key`, if there is one that holds.
-    pub(crate) fn find<T>(
-        &self,
-        key: &RouteKey,
-        now: Instant,
-        take: impl FnOnce(&Route) -> T,
-    ) -> Option<T> {
-        let usual = &self.usual[usize::from(key.held.op == Op::Write)];
-        if let Some((known, route)) = usual.get()
-            && known == key
-            && route.holds(now)
-        {
-            return Some(take(route));
+    /// The route for `key`, if that is the usual one and holds.
+    pub(crate) fn usual(&self, key: &RouteKey, now: Instant) -> Option<&Route> {
+        let (known, route) = self.usual[usize::from(key.held.op == Op::Write)].get()?;
+        (known == key && route.holds(now)).then_some(route)
+    }
+
+    /// Gives `take` the route for `key`, if there is one that holds.
+    pub(crate) fn find(&self, key: &RouteKey, now: Instant, take: &mut dyn FnMut(&Route)) -> bool {
+        if let Some(route) = self.usual(key, now) {
+            take(route);
+            return true;
         }
         let others = self.others.load();
         let found = others.iter().find(|(known, _)| known == key);
         let held = found.filter(|(_, route)| route.holds(now));
-        held.map(|(_, route)| take(route))
+        held.map(|(_, route)| take(route)).is_some()
     }
 
     /// Keeps a route.

@@ -43,7 +43,7 @@ pub struct TaskSlab {
     failovers: u8,
 }
 
-/// What a task holds until it is quiet.
+/// What a task holds until it is quiet. Its drop takes no lock under which others are taken.
 pub(crate) type Ticket = Box<dyn Any + Send + Sync>;
 
 /// Takes over a task that failed for a reason which fresh knowledge of the peer or another link may
@@ -128,8 +128,6 @@ struct Change {
     quiet: bool,
     retry: Option<Turn>,
     free: bool,
-    /// Dropped when no lock is held.
-    ticket: Option<Ticket>,
 }
 
 impl TaskSlab {
@@ -155,7 +153,7 @@ impl TaskSlab {
         }
     }
 
-    /// Takes `count` cells, or none, for tasks that [`begin`](Self::begin) after this.
+    /// Takes `count` cells, or none, for tasks that [begin](Self::begin_at) after this.
     pub(crate) fn take(
         &self,
         batch: &BatchState,
@@ -191,14 +189,27 @@ impl TaskSlab {
         Ok(())
     }
 
-    /// Tells what tasks ask whose cells were [taken](Self::take). Each is told once.
+    /// As [`begin_at`](Self::begin_at), now.
+    #[cfg(any(test, feature = "conformance", feature = "fuzzing"))]
     pub(crate) fn begin(
         &self,
         batch: &Arc<BatchState>,
         tasks: &[TaskRef],
         specs: impl IntoIterator<Item = (TaskSpec, bool)>,
     ) {
-        let submitted = Some(Instant::now());
+        self.begin_at(Instant::now(), batch, tasks, specs);
+    }
+
+    /// Tells what tasks ask that were submitted then, and whose cells were [taken](Self::take). Each is
+    /// told once.
+    pub(crate) fn begin_at(
+        &self,
+        submitted: Instant,
+        batch: &Arc<BatchState>,
+        tasks: &[TaskRef],
+        specs: impl IntoIterator<Item = (TaskSpec, bool)>,
+    ) {
+        let submitted = Some(submitted);
         for (task, (spec, may_retry)) in tasks.iter().zip(specs) {
             let batch = Arc::clone(batch);
             let mut body = self.cell(task.slot).body.lock();
@@ -446,7 +457,6 @@ impl TaskSlab {
                 .expect("only tasks of an engine ask for retries");
             return hook(task, turn);
         }
-        drop(change.ticket);
         // Freed before anyone is told, so that who waits for the end finds the books closed.
         if change.free {
             self.free(task);
@@ -521,7 +531,6 @@ impl TaskBody {
         (self.spec, self.batch) = (None, None);
         (self.failure, self.outcome) = (None, None);
         (self.previous, self.carrier) = (None, None);
-        (self.watch, self.ticket) = (None, None);
     }
 
     fn finish(&mut self, end: Outcome, quiet: bool) -> Change {
@@ -674,7 +683,9 @@ impl TaskBody {
             // Ends the leases on local memory (law 13).
             self.spec = None;
             change.batch = self.batch.take();
-            change.ticket = self.ticket.take();
+            if self.ticket.is_some() {
+                self.ticket = None;
+            }
             change.quiet = change.batch.is_some();
             change.free = self.orphan && change.quiet;
         } else if change.ended {
