@@ -14,7 +14,7 @@ use std::{
 use common::*;
 use mooncake_tent::{
     Applied, Buffer, Hint, InProcess, PeerId, Permission, Reason, Request, Segment, Stage,
-    TcpTransport, TentEngine, TentEngineBuilder, TransferError,
+    TcpTransport, TentEngine, TentEngineBuilder, TransferEngine, TransferError,
     conformance::{Chaos, Mischief, Relay, Rules},
     transport::{Op, Outcome},
 };
@@ -221,6 +221,35 @@ async fn the_next_link_gets_only_what_is_not_known_to_be_applied() {
     let progress = error.progress.unwrap();
     assert_eq!((progress.length, progress.bytes), (LEN as u64, 1007));
     assert_eq!(ground.local.leases(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn law_05_parts_of_two_lives_of_a_buffer_are_never_put_together() {
+    for op in [Op::Read, Op::Write] {
+        let [a, b] = links();
+        a.does(|_, _| Act::End(broken(Applied::UpTo(1000)), true));
+        let stale = || {
+            let reason = Reason::StaleGeneration;
+            Outcome::Failed(TransferError::unstarted(reason, Stage::Admit, None))
+        };
+        b.does(move |_, number| match number {
+            0 => Act::Hold,
+            _ => Act::Complete,
+        });
+        let ground = Ground::scripted(&[a.clone(), b.clone()], 3).await;
+        let local = [ground.local.all().unwrap()].into_iter().collect();
+        let place = address(&ground.remote, 0);
+        let request = Request::scattered(op, local, &ground.segment, place);
+        let batch = submit(&ground.engine, vec![request]);
+        eventually("the rest is at the next link", || b.count() == 1).await;
+        let renewed = ground._owner.renew_registration(&ground.remote, BUDGET);
+        renewed.await.unwrap();
+        b.end(0, stale(), true);
+        terminal(&batch).await;
+        let outcome = batch.outcome(0).unwrap();
+        assert!(outcome.error().is_some(), "{op}: {outcome:?}");
+        assert_eq!(b.count(), 1, "{op}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -145,6 +145,12 @@ impl Shared {
         let known = origin.segment.known();
         let span = known.resolve(origin.range, spec.length)?;
         let peer = Arc::clone(known.descriptor.peer());
+        let same_buffer = peer.id() == spec.peer.id()
+            && (span.registration, span.generation) == (spec.registration, spec.generation);
+        if origin.resumed && !same_buffer {
+            // The part that is done belongs to another life of the buffer.
+            return None;
+        }
         if peer.id() != spec.peer.id() {
             // None of them has tried this one.
             origin.tried = 0;
@@ -164,12 +170,14 @@ impl Shared {
         // The one that failed may do with what is known now, but not twice; one that was too slow, with
         // what time is left, if there is no other.
         let again = late || refreshed && !origin.refreshed;
+        let first = route.ways.first();
         let same = |way: &&Way| way.link == origin.link && again;
         let same = || Some((route.ways.iter().find(same)?.clone(), None));
         let untried = |way: &&Way| origin.tried >> way.link & 1 == 0;
         let mut ways = route.ways.iter().filter(untried);
         let (way, pass) = match origin.tried {
-            0 => same()?,
+            0 if again => same().or_else(|| Some((first?.clone(), None)))?,
+            0 => return None,
             _ if !origin.others => same()?,
             _ => {
                 let next = ways.find_map(|way| Some((way.clone(), way.permission(&route)?)));
@@ -200,6 +208,7 @@ fn resume(spec: &mut TaskSpec, origin: &mut Origin, bytes: u64) {
     });
     spec.local = rest.collect();
     spec.length -= bytes;
+    origin.resumed |= bytes > 0;
     match &mut origin.range {
         RemoteRange::Address(address) => *address += bytes,
         RemoteRange::Registered { offset, .. } => *offset += bytes,

@@ -155,6 +155,7 @@ impl Shared {
                 others,
                 tried: 0,
                 refreshed: false,
+                resumed: false,
             }),
         };
         scratch.specs.push((spec, refreshable));

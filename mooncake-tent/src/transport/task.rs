@@ -96,6 +96,8 @@ pub(crate) struct Origin {
     pub(crate) others: bool,
     /// It was posted once more for fresh knowledge of the peer.
     pub(crate) refreshed: bool,
+    /// A part of it is done, and left out since.
+    pub(crate) resumed: bool,
 }
 
 /// A task cell in the engine's slab; a stale reference of a reused slot matches nothing.
