@@ -28,6 +28,7 @@ use mooncake_cli::config::{self, Flags, MasterSettings, Sources};
 use mooncake_cli::output::{Failure, No};
 use mooncake_cli::report::{NodeSummary, Summary};
 use mooncake_cli::trace::Ideal;
+use mooncake_tent::admission::Contracts;
 use mooncake_tent::platform::Topology;
 use mooncake_tent::selector::Policies;
 use page::{doc, fields, listed};
@@ -361,11 +362,36 @@ fn descriptions_on_the_page_are_understood() {
         return;
     };
     let page = std::fs::read_to_string(path).unwrap();
-    let blocks: Vec<_> = page.split("```json\n").skip(1).collect();
+    let (_, section) = page.split_once("## Descriptions of machines").unwrap();
+    let blocks: Vec<_> = section.split("```json\n").skip(1).collect();
     assert_eq!(blocks.len(), 2, "one for each form");
     for block in blocks {
         let text = &block[..block.find("```").unwrap()];
         assert!(!Topology::from_json(text).unwrap().nics.is_empty());
+    }
+}
+
+#[test]
+fn contracts_on_the_page_are_understood_and_have_its_fields() {
+    let Some(path) = doc("transfer.md") else {
+        return;
+    };
+    let page = std::fs::read_to_string(path).unwrap();
+    let (_, section) = page.split_once("## Contracts").unwrap();
+    let (_, block) = section.split_once("```json\n").unwrap();
+    let (text, rest) = block.split_once("```").unwrap();
+    Contracts::from_json(text).unwrap();
+    for wrong in [
+        r#"{"nothing": 0}"#,
+        r#"{"version": 1, "defaults": {"nothing": 0}}"#,
+    ] {
+        // Who is told that a field is unknown is told all that there are.
+        let refused = Contracts::from_json(wrong).unwrap_err().to_string();
+        let known: Vec<_> = refused.split('`').skip(3).step_by(2).collect();
+        assert!(known.len() > 2, "{refused}");
+        for field in known {
+            assert!(rest.contains(&format!("| `{field}` |")), "{field}");
+        }
     }
 }
 

@@ -85,6 +85,20 @@ typedef struct tent_segment_info {
     tent_buffer_info_t *buffers;
 } tent_segment_info_t;
 
+/* `handle`: under which the segment of the sender is open here, or 0. Longer texts of senders in other
+ * languages are cut off. */
+typedef struct tent_notifi_record {
+    tent_segment_id_t handle;
+    char name[256];
+    char msg[4096];
+} tent_notifi_record_t;
+
+/* `records` is NULL if there are none. */
+typedef struct tent_notifi_info {
+    int num_records;
+    tent_notifi_record_t *records;
+} tent_notifi_info_t;
+
 #define PERM_LOCAL_READ_WRITE (0)
 #define PERM_GLOBAL_READ_ONLY (1)
 #define PERM_GLOBAL_READ_WRITE (2)
@@ -156,6 +170,15 @@ tent_batch_id_t tent_allocate_batch(tent_engine_t engine, size_t batch_size);
 int tent_free_batch(tent_engine_t engine, tent_batch_id_t batch_id);
 /* Adds tasks to a batch, all or none; their numbers go on from those that it has. */
 int tent_submit(tent_engine_t engine, tent_batch_id_t batch_id, tent_request_t *entries, size_t count);
+/* As tent_submit(). Once all of these tasks have completed, the owner of each segment that they name finds
+ * the notification in its queue, once; if one of them does not complete, nobody is told. */
+int tent_submit_notif(tent_engine_t engine, tent_batch_id_t batch_id, tent_request_t *entries, size_t count,
+                      const char *name, const char *message);
+/* Puts a notification into the queue of the segment's owner: once, or -1. */
+int tent_send_notifs(tent_engine_t engine, tent_segment_id_t handle, const char *name, const char *message);
+/* All notifications that have come, oldest first, by whatever way. */
+int tent_recv_notifs(tent_engine_t engine, tent_notifi_info_t *info);
+void tent_free_notifs(tent_notifi_info_t *info);
 /* Asks for an early end, which still has to arrive as a status. */
 int tent_cancel_task(tent_engine_t engine, tent_batch_id_t batch_id, size_t task_id);
 int tent_task_status(tent_engine_t engine, tent_batch_id_t batch_id, size_t task_id, tent_status_t *status);

@@ -11,8 +11,9 @@ use std::{
 };
 
 use mooncake_tent::{
-    CmaTransport, FileTransport, HostConfig, Memory, MemoryOptions as Pages, RegisterOptions,
-    RemoteRange, Request, ShmTransport, TcpConfig, TcpTransport, TentEngine, TransferEngine,
+    CmaTransport, FileTransport, Hint, HostConfig, Memory, MemoryOptions as Pages, Notification,
+    Priority, RegisterOptions, RemoteRange, Request, ShmTransport, TcpConfig, TcpTransport,
+    TentEngine, TransferEngine, selector::Policies,
 };
 use parking_lot::Mutex;
 use tokio::runtime::Runtime;
@@ -24,7 +25,9 @@ use crate::{
     raw::lend,
     segments::Segments,
     settings::Settings,
-    structures::{self, BufferInfo, MemoryOptions, SegmentInfo, TYPE_FILE, TYPE_MEMORY},
+    structures::{
+        self, BufferInfo, MemoryOptions, NotifiRecord, SegmentInfo, TYPE_FILE, TYPE_MEMORY,
+    },
 };
 
 /// For what takes no time where all is well.
@@ -102,7 +105,7 @@ impl CEngine {
     pub(crate) fn segment_info(&self, id: u64) -> Result<SegmentInfo> {
         let segment = self.segments.get(id)?;
         let descriptor = segment.descriptor();
-        let buffers = descriptor.buffers().iter();
+        let buffers = descriptor.buffers();
         let buffers: Vec<_> = buffers
             .map(|buffer| BufferInfo::new(buffer.address, buffer.length, &buffer.location))
             .collect();
@@ -214,6 +217,41 @@ impl CEngine {
         Ok(submitted?)
     }
 
+    /// Tells the targets once all of it has completed.
+    pub(crate) fn submit_and_notify(
+        &self,
+        batch: u64,
+        requests: &[structures::Request],
+        notification: Notification,
+    ) -> Result<()> {
+        let requests = self.requests(requests)?;
+        let batch = self.batches.get(batch)?;
+        let mut batch = batch.write();
+        let submitted = self
+            .engine
+            .submit_transfer_and_notify(&mut batch, requests, notification);
+        // It is carried out whether or not anybody asks how.
+        submitted.map(drop).map_err(Failure::from)
+    }
+
+    pub(crate) fn notify(&self, segment: u64, notification: Notification) -> Result<()> {
+        let segment = self.segments.get(segment)?;
+        let sent = self
+            .engine
+            .send_notification(&segment, notification, PATIENCE);
+        Ok(self.runtime.block_on(sent)?)
+    }
+
+    /// All that have come, each with the number of its sender's segment, or else 0.
+    pub(crate) fn notifications(&self) -> Vec<NotifiRecord> {
+        let come = self.engine.receive_notifications().into_iter();
+        come.map(|come| {
+            let sender = self.segments.find(&come.segment);
+            NotifiRecord::new(sender.unwrap_or(0), &come.notification)
+        })
+        .collect()
+    }
+
     fn requests(&self, requests: &[structures::Request]) -> Result<Vec<Request>> {
         requests
             .iter()
@@ -225,13 +263,20 @@ impl CEngine {
         let segment = self.segments.get(request.target_id)?;
         let local = self.buffers.slice(request.source as u64, request.length)?;
         let place = RemoteRange::Address(request.target_offset);
-        structures::transport(request.transport_hint)?;
-        structures::priority(request.priority)?;
-        match request.opcode {
-            0 => Ok(Request::read(local, &segment, place)),
-            1 => Ok(Request::write(local, &segment, place)),
-            other => Err(Failure::new(format!("there is no opcode {other}"))),
-        }
+        let wanted = match request.opcode {
+            0 => Request::read(local, &segment, place),
+            1 => Request::write(local, &segment, place),
+            other => return Err(Failure::new(format!("there is no opcode {other}"))),
+        };
+        let wanted = match structures::priority(request.priority)? {
+            // What a request is that says nothing.
+            Priority::High => wanted,
+            other => wanted.priority(other),
+        };
+        Ok(match structures::transport(request.transport_hint)? {
+            Some(link) => wanted.hint(Hint::soft(link)),
+            None => wanted,
+        })
     }
 }
 
@@ -243,6 +288,11 @@ async fn start(settings: &Settings) -> Result<TentEngine> {
         .and_then(|mut all| all.next())
         .ok_or_else(|| Failure::new(format!("rpc_server_hostname: {host} has no address")))?;
     let mut builder = TentEngine::builder().listen(listen);
+    if let Some(policies) = &settings.policies {
+        let policies = Policies::from_json(policies)
+            .map_err(|error| Failure::new(format!("policy: {error}")))?;
+        builder = builder.policies(policies);
+    }
     if settings.shm {
         builder = builder.transport_if_possible(ShmTransport::new(HostConfig::default()));
     }

@@ -8,12 +8,14 @@ use std::{
     time::Duration,
 };
 
+use mooncake_tent::Notification;
+
 use crate::{
     batches,
     engine::CEngine,
     failure::{self, Failure, Result, answer, call},
-    raw::{Array, Room, Text, null, take_back},
-    structures::{MemoryOptions, Request, SegmentInfo, Status},
+    raw::{Array, Room, Text, lend, null, take_back},
+    structures::{self, MemoryOptions, NotifiInfo, Request, SegmentInfo, Status},
 };
 
 /// `tent_engine_t` as most functions take it; `None`: NULL.
@@ -314,6 +316,59 @@ pub unsafe extern "C" fn tent_submit(
     count: usize,
 ) -> c_int {
     call(|| engine(with)?.submit(batch_id, entries.of(count, "the requests")?))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tent_submit_notif(
+    with: Engine<'_>,
+    batch_id: u64,
+    entries: Array<Request>,
+    count: usize,
+    name: Text,
+    message: Text,
+) -> c_int {
+    call(|| {
+        let notification = notification(&name, &message)?;
+        let entries = entries.of(count, "the requests")?;
+        engine(with)?.submit_and_notify(batch_id, entries, notification)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tent_send_notifs(
+    with: Engine<'_>,
+    handle: u64,
+    name: Text,
+    message: Text,
+) -> c_int {
+    call(|| engine(with)?.notify(handle, notification(&name, &message)?))
+}
+
+fn notification(name: &Text, message: &Text) -> Result<Notification> {
+    structures::notification(name.required("the name")?, message.required("the message")?)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tent_recv_notifs(with: Engine<'_>, info: Place<'_, NotifiInfo>) -> c_int {
+    call(|| {
+        let info = out(info, "the info")?;
+        let records = engine(with)?.notifications();
+        info.write(NotifiInfo {
+            // The engine keeps far fewer.
+            num_records: c_int::try_from(records.len()).unwrap_or(c_int::MAX),
+            records: lend(records),
+        });
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tent_free_notifs(info: Option<&mut NotifiInfo>) {
+    if let Some(info) = info {
+        let records = std::mem::replace(&mut info.records, std::ptr::null_mut());
+        take_back(records, usize::try_from(info.num_records).unwrap_or(0));
+        info.num_records = 0;
+    }
 }
 
 #[unsafe(no_mangle)]

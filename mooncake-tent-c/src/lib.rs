@@ -23,4 +23,6 @@ mod structures;
 pub use engine::CEngine;
 pub use exports::*;
 pub use raw::{Array, Room, Text};
-pub use structures::{BufferInfo, MemoryOptions, Request, SegmentInfo, Status, layout};
+pub use structures::{
+    BufferInfo, MemoryOptions, NotifiInfo, NotifiRecord, Request, SegmentInfo, Status, layout,
+};

@@ -38,6 +38,13 @@ impl Segments {
         id
     }
 
+    /// The number of the one of this name that was opened first.
+    pub(crate) fn find(&self, name: &str) -> Option<u64> {
+        let open = self.open.lock();
+        let named = open.iter().filter(|(_, segment)| segment.name() == name);
+        named.map(|(id, _)| *id).min()
+    }
+
     /// The segment, if no other number is left for it.
     pub(crate) fn remove(&self, id: u64) -> Result<Option<Segment>> {
         if id == LOCAL {

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use mooncake_tent::{Permission, Priority};
+use mooncake_tent::{Notification, Permission, Priority};
 
 use crate::failure::{Failure, Result};
 
@@ -57,7 +57,58 @@ pub struct MemoryOptions {
     pub(crate) internal: c_int,
 }
 
+/// `tent_notifi_record_t`
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct NotifiRecord {
+    pub(crate) handle: u64,
+    pub(crate) name: [c_char; NAME],
+    pub(crate) msg: [c_char; MESSAGE],
+}
+
+/// `tent_notifi_info_t`
+#[derive(Debug)]
+#[repr(C)]
+pub struct NotifiInfo {
+    pub(crate) num_records: c_int,
+    pub(crate) records: *mut NotifiRecord,
+}
+
 const LOCATION: usize = 64;
+const NAME: usize = 256;
+const MESSAGE: usize = 4096;
+
+/// A notification that fits into a record, so that nothing is cut off at the other end.
+pub(crate) fn notification(name: &str, message: &str) -> Result<Notification> {
+    for (what, text, room) in [("name", name, NAME), ("message", message, MESSAGE)] {
+        if text.len() >= room {
+            let (len, most) = (text.len(), room - 1);
+            let why = format!("the {what} has {len} bytes, {most} at most");
+            return Err(Failure::new(why));
+        }
+    }
+    Ok(Notification::new(name, message))
+}
+
+impl NotifiRecord {
+    /// Senders that are no programs in C may have longer ones, of which the end is cut off.
+    pub(crate) fn new(handle: u64, notification: &Notification) -> Self {
+        Self {
+            handle,
+            name: chars(notification.name.as_bytes()),
+            msg: chars(&notification.message),
+        }
+    }
+}
+
+/// A text in a field, with a zero byte at its end.
+fn chars<const N: usize>(bytes: &[u8]) -> [c_char; N] {
+    let mut text = [0; N];
+    for (place, byte) in text[..N - 1].iter_mut().zip(bytes) {
+        *place = c_char::from_le_bytes([*byte]);
+    }
+    text
+}
 
 pub(crate) const TYPE_MEMORY: c_int = 0;
 pub(crate) const TYPE_FILE: c_int = 1;
@@ -118,15 +169,10 @@ pub(crate) fn transport(number: c_int) -> Result<Option<&'static str>> {
 
 impl BufferInfo {
     pub(crate) fn new(base: u64, length: u64, location: &str) -> Self {
-        let mut text = [0; LOCATION];
-        // The last byte stays zero.
-        for (place, byte) in text[..LOCATION - 1].iter_mut().zip(location.bytes()) {
-            *place = c_char::from_le_bytes([byte]);
-        }
         Self {
             base,
             length,
-            location: text,
+            location: chars(location.as_bytes()),
         }
     }
 }
@@ -194,7 +240,7 @@ fn text(chars: &[c_char]) -> Result<String> {
 pub fn layout() -> String {
     use std::mem::{offset_of, size_of};
     format!(
-        "request {} {} {} {} {}\nstatus {} {}\nbuffer {} {}\nsegment {} {} {}\noptions {} {} {} {} {} {}\n",
+        "request {} {} {} {} {}\nstatus {} {}\nbuffer {} {}\nsegment {} {} {}\nrecord {} {} {}\ninfo {} {}\noptions {} {} {} {} {} {}\n",
         size_of::<Request>(),
         offset_of!(Request, source),
         offset_of!(Request, length),
@@ -207,6 +253,11 @@ pub fn layout() -> String {
         size_of::<SegmentInfo>(),
         offset_of!(SegmentInfo, num_buffers),
         offset_of!(SegmentInfo, buffers),
+        size_of::<NotifiRecord>(),
+        offset_of!(NotifiRecord, name),
+        offset_of!(NotifiRecord, msg),
+        size_of::<NotifiInfo>(),
+        offset_of!(NotifiInfo, records),
         size_of::<MemoryOptions>(),
         offset_of!(MemoryOptions, permission),
         offset_of!(MemoryOptions, transport_type),

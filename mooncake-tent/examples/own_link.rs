@@ -21,7 +21,7 @@ use std::{
 };
 
 use mooncake_tent::{
-    Error, Generation, LocalBuffer, Memory, PeerId, Permission, Reason, RegisterOptions,
+    Error, Generation, LocalBuffer, Memory, PeerId, Permission, Qos, Reason, RegisterOptions,
     RegistrationId, RemoteRange, Request, Result, Stage, TcpTransport, TentEngine, TransferEngine,
     TransferError,
     transport::{
@@ -305,7 +305,10 @@ async fn main() {
         .await
         .unwrap();
     for op in [Op::Read, Op::Write] {
-        println!("{op}: {}", reader.explain(op, &segment));
+        println!(
+            "{op}: {}",
+            reader.explain(op, 1 << 20, &Qos::new(), &segment)
+        );
     }
 
     let place = RemoteRange::Address(offered.memory().address());

@@ -14,8 +14,8 @@ use std::{
 };
 
 use mooncake_tent::{
-    Buffer, CmaTransport, Memory, Permission, RegisterOptions, RemoteRange, Request, Segment,
-    ShmTransport, TentEngine, TransferEngine,
+    Buffer, CmaTransport, Memory, Permission, Qos, RegisterOptions, RemoteRange, Request, Segment,
+    ShmTransport, TentEngine, TransferEngine, transport::Op,
 };
 
 const BUDGET: Duration = Duration::from_secs(10);
@@ -38,7 +38,7 @@ async fn main() {
         let segment = engine.open_segment(&name, BUDGET).await.unwrap();
         println!(
             "over {}",
-            engine.explain(mooncake_tent::transport::Op::Read, &segment)
+            engine.explain(Op::Read, 1 << 20, &Qos::new(), &segment)
         );
         let memory = Memory::allocate(OFFERED).unwrap();
         memory.prefault().unwrap();

@@ -30,6 +30,14 @@ pub enum Error {
     /// A link could not be set up.
     #[error("link {link}: {message}")]
     Install { link: &'static str, message: String },
+    /// The request would not be done by its deadline, as far as was measured.
+    #[error("{link} needs about {needed:.1?} for {length} bytes, and {left:.1?} are left")]
+    Infeasible {
+        link: &'static str,
+        length: u64,
+        needed: Duration,
+        left: Duration,
+    },
     /// The caller's arguments do not make sense.
     #[error("{0}")]
     Invalid(String),
@@ -66,6 +74,9 @@ pub enum Error {
     /// Another life of the segment's owner answers than the one that was meant.
     #[error("segment {segment}: another process answers in the place of {known}")]
     Restarted { segment: String, known: Incarnation },
+    /// The contract of the tenant neither lets the request go now nor lets it wait.
+    #[error("{tenant:?} has as much on its way as its contract lets it, and it may not wait")]
+    OverLimit { tenant: String },
     /// The operating system refused.
     #[error("{what}: {source}")]
     System {
@@ -82,7 +93,9 @@ impl Error {
     /// What a retry needs.
     pub fn retry(&self) -> Retry {
         match self {
-            Self::Busy { .. } | Self::InUse { .. } => Retry::Later(Duration::from_millis(10)),
+            Self::Busy { .. } | Self::InUse { .. } | Self::OverLimit { .. } => {
+                Retry::Later(Duration::from_millis(10))
+            }
             Self::Unreachable { .. } | Self::Registry { .. } => {
                 Retry::Later(Duration::from_millis(100))
             }
@@ -91,7 +104,7 @@ impl Error {
                 ..
             } => Retry::Later(Duration::from_millis(100)),
             Self::NotRegistered { .. } | Self::Restarted { .. } => Retry::AfterRefresh,
-            Self::NoRoute { .. } => Retry::Elsewhere,
+            Self::Infeasible { .. } | Self::NoRoute { .. } => Retry::Elsewhere,
             Self::Install { .. }
             | Self::Invalid(_)
             | Self::NameTaken { .. }

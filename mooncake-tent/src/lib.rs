@@ -38,8 +38,8 @@
 //!
 //! # Layers
 //!
-//! [`TentEngine`] (what callers see) → [`selector`] (which link; pure) → [`transport`] (what a
-//! link must implement) → [`tcp`], [`shm`], [`cma`], [`mod@file`], [`loopback`]. Each layer knows only
+//! [`TentEngine`] (what callers see) → [`admission`] (when) and [`selector`] (over which link; both
+//! pure) → [`transport`] (what a link must implement) → [`tcp`], [`shm`], [`cma`], [`mod@file`], [`loopback`]. Each layer knows only
 //! those to its right.
 //!
 //! A link over several devices shares its slices among them with [`spray`], learns with [`rail`] which
@@ -48,12 +48,13 @@
 //! # Features
 //!
 //! `tcp` (on): the TCP link. `host` (on): the links between processes of one host. `file` (on): the
-//! file link. `json`: policies of the selector and descriptions of machines in JSON. `http`, `redis`,
+//! file link. `json`: policies, contracts and descriptions of machines in JSON. `http`, `redis`,
 //! `etcd`: [registries](registry) of segments' names. `conformance`: the suites that every link and
 //! every registry must pass, and test doubles.
 //! `fuzzing`: ways in for the fuzz targets of this workspace, which may change at any time.
 #![deny(unsafe_code)]
 
+pub mod admission;
 #[cfg(feature = "host")]
 pub mod cma;
 #[cfg(feature = "conformance")]
@@ -68,6 +69,7 @@ mod host;
 mod identity;
 #[cfg(feature = "json")]
 mod json;
+mod lane;
 #[cfg(all(test, mooncake_loom))]
 mod loom_models;
 pub mod loopback;
@@ -110,7 +112,7 @@ pub use memory::{
 };
 pub use notify::{Announcement, Delivery, Notification, NotificationCounts, ReceivedNotification};
 pub use platform::host::machine;
-pub use qos::{DeviceSet, Hint, Intent, Priority, Strength};
+pub use qos::{DeviceSet, Hint, Intent, Priority, Qos, Strength};
 pub use segment::{
     BufferDescriptor, HandleError, RemoteRange, Segment, SegmentDescriptor, SegmentHandle,
 };

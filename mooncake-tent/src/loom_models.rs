@@ -79,6 +79,8 @@ fn spec(local: SmallVec<[LocalSlice; 1]>) -> TaskSpec {
         length: LENGTH,
         deadline: None,
         receipt: crate::transport::Receipt::default(),
+        qos: crate::qos::Qos::new(),
+        terms: None,
         origin: None,
     }
 }

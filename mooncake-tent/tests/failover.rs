@@ -6,8 +6,8 @@ mod common;
 
 use common::*;
 use mooncake_tent::{
-    Buffer, CmaTransport, HostConfig, Permission, Reason, Request, Retry, Segment, ShmTransport,
-    TcpTransport, TentEngine, TransferEngine,
+    Buffer, CmaTransport, HostConfig, Permission, Qos, Reason, Request, Retry, Segment,
+    ShmTransport, TcpTransport, TentEngine, TransferEngine,
     conformance::{Chaos, Mischief},
     selector::{CircuitConfig, Exclusion, Merit},
     transport::Op,
@@ -61,7 +61,9 @@ impl Ground {
     }
 
     fn first(&self) -> String {
-        let ranking = self.engine.explain(Op::Read, &self.segment);
+        let ranking = self
+            .engine
+            .explain(Op::Read, LEN as u64, &Qos::new(), &self.segment);
         ranking.ranked[0].name.clone()
     }
 }
@@ -87,7 +89,9 @@ async fn what_a_link_cannot_carry_goes_over_the_next_one_and_the_link_is_tried_a
     ground.moves_bytes(1).await;
 
     // It is known now, and told until a later request finds otherwise.
-    let ranking = ground.engine.explain(Op::Read, &ground.segment);
+    let ranking = ground
+        .engine
+        .explain(Op::Read, LEN as u64, &Qos::new(), &ground.segment);
     let barred = ranking.excluded.iter().filter_map(|link| match &link.why {
         Exclusion::Open { why, .. } => Some((&link.name, why)),
         _ => None,
@@ -183,7 +187,9 @@ async fn a_link_is_not_blamed_for_what_a_fence_ended() {
     }
     // A link that was blamed is on trial once it is let in again.
     tokio::time::sleep(CircuitConfig::default().cooldown * 2).await;
-    let ranking = ground.engine.explain(Op::Read, &ground.segment);
+    let ranking = ground
+        .engine
+        .explain(Op::Read, LEN as u64, &Qos::new(), &ground.segment);
     let mut merits = ranking.ranked.iter().flat_map(|link| &link.merits);
     let blamed = merits.any(|merit| matches!(merit, Merit::HalfOpen(_)));
     assert!(!blamed && ranking.ranked.len() == 2, "{ranking}");

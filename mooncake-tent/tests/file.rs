@@ -8,7 +8,7 @@ use std::{fs, path::Path};
 
 use common::*;
 use mooncake_tent::{
-    Error, Permission, Reason, RemoteRange, Request, Retry, Segment, TcpTransport, TentEngine,
+    Error, Permission, Qos, Reason, RemoteRange, Request, Retry, Segment, TcpTransport, TentEngine,
     TransferEngine,
     file::{FileConfig, FileEngine, FileSegment, FileTransport},
     transport::{LinkGauges, Op, Outcome},
@@ -282,7 +282,7 @@ async fn only_the_file_link_reaches_a_file_and_it_reaches_nothing_else() {
         .unwrap();
     let peer = common::open(&engine, &other).await;
     let links = |engine: &TentEngine, segment: &Segment| -> Vec<String> {
-        let ranked = engine.explain(Op::Read, segment).ranked;
+        let ranked = engine.explain(Op::Read, 1, &Qos::new(), segment).ranked;
         ranked.into_iter().map(|link| link.name).collect()
     };
     assert_eq!(links(&engine, &file), ["file"]);

@@ -15,8 +15,8 @@ use std::{
 
 use common::*;
 use mooncake_tent::{
-    CmaTransport, Error, HostConfig, Memory, Permission, Reason, RegisterOptions, Request, Retry,
-    Segment, ShmTransport, TcpTransport, TentEngine, TransferEngine,
+    CmaTransport, Error, HostConfig, Memory, Permission, Qos, Reason, RegisterOptions, Request,
+    Retry, Segment, ShmTransport, TcpTransport, TentEngine, TransferEngine,
     transport::{Op, Outcome, Transport},
 };
 
@@ -347,7 +347,7 @@ async fn memory_that_the_engine_did_not_allocate_goes_by_the_kernel_or_the_netwo
     };
     assert_eq!(links(&ours), ["shm", "cma", "tcp", "in-process"]);
     assert_eq!(links(&foreign), ["cma", "tcp", "in-process"]);
-    let best = engine.explain(Op::Read, &segment);
+    let best = engine.explain(Op::Read, 1, &Qos::new(), &segment);
     assert_eq!(best.ranked[0].name, "shm", "{best}");
     for round in [2, 3] {
         let memory = match round {

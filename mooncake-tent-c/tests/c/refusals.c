@@ -1,8 +1,10 @@
+#define _POSIX_C_SOURCE 200809L
 /* Prints how the structures lie, and checks that mistakes are refused in words. */
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "tent.h"
 
@@ -33,6 +35,9 @@ int main(void) {
     void *addrs[2] = {memory, NULL};
     size_t sizes[2] = {64, 64}, count = 0;
     char name[64];
+    tent_notifi_info_t info;
+    struct timespec pause = {0, 10 * 1000 * 1000};
+    int i, seen, tries = 0;
 
     printf("request %zu %zu %zu %zu %zu\n", sizeof request, offsetof(tent_request_t, source),
            offsetof(tent_request_t, length), offsetof(tent_request_t, priority),
@@ -41,6 +46,9 @@ int main(void) {
     printf("buffer %zu %zu\n", sizeof(tent_buffer_info_t), offsetof(tent_buffer_info_t, location));
     printf("segment %zu %zu %zu\n", sizeof(tent_segment_info_t), offsetof(tent_segment_info_t, num_buffers),
            offsetof(tent_segment_info_t, buffers));
+    printf("record %zu %zu %zu\n", sizeof(tent_notifi_record_t), offsetof(tent_notifi_record_t, name),
+           offsetof(tent_notifi_record_t, msg));
+    printf("info %zu %zu\n", sizeof(tent_notifi_info_t), offsetof(tent_notifi_info_t, records));
     printf("options %zu %zu %zu %zu %zu %zu\n", sizeof options, offsetof(tent_memory_options_t, permission),
            offsetof(tent_memory_options_t, transport_type), offsetof(tent_memory_options_t, shm_path),
            offsetof(tent_memory_options_t, shm_offset), offsetof(tent_memory_options_t, internal));
@@ -123,6 +131,28 @@ int main(void) {
     done(tent_task_status_list(engine, batch, two, &count));
     if (count != 1 || two[0].status != STATUS_COMPLETED || two[0].transferred_bytes != 64)
         failures++;
+    refused(tent_send_notifs(engine, LOCAL_SEGMENT_ID, "name", NULL), "the message is NULL");
+    memset(memory + 256, 'n', 300);
+    refused(tent_send_notifs(engine, LOCAL_SEGMENT_ID, memory + 256, ""), "255 at most");
+    done(tent_recv_notifs(engine, &info));
+    if (info.num_records != 0 || info.records != NULL)
+        failures++;
+    done(tent_send_notifs(engine, LOCAL_SEGMENT_ID, "first", "a"));
+    done(tent_submit_notif(engine, batch, &request, 1, "second", "b"));
+    done(tent_wait_batch(engine, batch, 5000000));
+    for (seen = 0; seen < 2 && tries < 500; tries++) {
+        done(tent_recv_notifs(engine, &info));
+        for (i = 0; i < info.num_records; i++, seen++)
+            if (strcmp(info.records[i].name, seen == 0 ? "first" : "second") != 0 ||
+                strcmp(info.records[i].msg, seen == 0 ? "a" : "b") != 0 || info.records[i].handle != LOCAL_SEGMENT_ID)
+                failures++;
+        tent_free_notifs(&info);
+        nanosleep(&pause, NULL);
+    }
+    if (seen != 2) {
+        fprintf(stderr, "%d notifications of 2\n", seen);
+        failures++;
+    }
     done(tent_free_batch(engine, batch));
     refused(tent_free_batch(engine, batch), "no batch");
 

@@ -18,6 +18,7 @@ use crate::{
     identity::{PeerId, RegistrationId},
     memory::LocalBuffer,
     platform::after,
+    selector::LinkDevices,
     transport::{
         Attachment, BatchState, BoxFuture, Capabilities, InstallContext, LinkGauges, Opened,
         Outcome, Peer, SubBatch, TaskRef, TaskSlab, TaskSpec, Tasks, Transport,
@@ -51,6 +52,8 @@ pub struct Mischief {
     pub part_loudly: u32,
     /// Tasks of which only a part is done before they fail.
     pub truncate: u32,
+    /// Tasks of which only a part is done before they fail, and the link knows how large it is.
+    pub stop: u32,
     /// Tasks that are done twice and reported thrice.
     pub duplicate: u32,
     /// Tasks that are said to be completed with fewer bytes than they have.
@@ -79,6 +82,7 @@ impl Mischief {
             withhold: 0,
             part_loudly: 0,
             truncate: 0,
+            stop: 0,
             duplicate: 0,
             lie: 0,
             reorder: false,
@@ -174,6 +178,8 @@ enum End {
     Broken,
     /// Completed, with a byte less.
     Short,
+    /// It broke when all of the part was done.
+    Stopped,
 }
 
 impl<T: Transport> Chaos<T> {
@@ -288,6 +294,14 @@ impl<T: Transport> Transport for Chaos<T> {
             link: Arc::from(self.link.allocate_sub_batch(capacity)?),
             shared: Arc::clone(&self.shared),
         }))
+    }
+
+    fn joins(&self) -> &[(&str, &str)] {
+        self.link.joins()
+    }
+
+    fn devices(&self) -> LinkDevices<'_> {
+        self.link.devices()
     }
 
     fn reaches(&self, peer: &Peer) -> bool {
@@ -454,6 +468,10 @@ impl Shared {
         } else if roll.hits(mischief.lie) {
             flight.end = End::Short;
             fault = true;
+        } else if roll.hits(mischief.stop) {
+            flight.most = roll.below(spec.length);
+            flight.end = End::Stopped;
+            fault = true;
         }
         drop(dice);
         self.faults.fetch_add(u64::from(fault), Ordering::Relaxed);
@@ -561,12 +579,13 @@ impl Shared {
             let is_lost = flight.tell >= flight.deadline;
             let end = match flight.end {
                 _ if is_lost && now >= flight.deadline => {
-                    Some(Outcome::timed_out(Stage::Post, flight.peer))
+                    Some(Outcome::timed_out(Stage::Post, flight.peer).underway(quiet))
                 }
                 _ if is_lost && !is_stopped => None,
                 End::Broken => Some(cut_off(flight.peer, true)),
                 _ if !done || (now < flight.tell && !is_stopped) => None,
-                End::AsItIs | End::Short => Some(self.outcome(flight, refs)),
+                End::Stopped if !quiet => None,
+                End::AsItIs | End::Short | End::Stopped => Some(self.outcome(flight, refs)),
             };
             let Some(end) = end else {
                 return false;
@@ -595,6 +614,13 @@ impl Shared {
         let ends: Vec<_> = refs.iter().filter_map(|task| ours.outcome(*task)).collect();
         let failure = ends.iter().find(|end| !end.is_completed());
         match (failure.or_else(|| ends.first()), &flight.end) {
+            (None | Some(Outcome::Completed { .. }), End::Stopped) => {
+                let mut end = cut_off(flight.peer, false);
+                if let Outcome::Failed(error) = &mut end {
+                    (error.applied, error.stage) = (Applied::UpTo(flight.most), Stage::Move);
+                }
+                end
+            }
             (Some(Outcome::Completed { bytes }), End::Short) => {
                 Outcome::Completed { bytes: bytes - 1 }
             }

@@ -9,8 +9,8 @@ use std::{
 
 use super::remote::{Bytes, Files, Remote};
 use crate::{
-    Batch, Buffer, Generation, Memory, Permission, RegisterOptions, Request, Segment, TentEngine,
-    TransferEngine,
+    Batch, Buffer, Generation, Memory, Permission, Qos, RegisterOptions, Request, Segment,
+    TentEngine, TransferEngine,
     error::TransferError,
     memory::LocalBuffer,
     transport::{Op, Outcome},
@@ -157,7 +157,8 @@ impl Fixture {
     }
 
     pub(super) fn carries(&self, op: Op, segment: &Segment) -> bool {
-        !self.initiator.explain(op, segment).ranked.is_empty()
+        let ranking = self.initiator.explain(op, 1, &Qos::new(), segment);
+        !ranking.ranked.is_empty()
     }
 
     pub(super) fn submit(&self, requests: Vec<Request>) -> Batch {

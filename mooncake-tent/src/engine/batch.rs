@@ -61,12 +61,12 @@ impl Batch {
 
     /// For what is planned before it is submitted; it comes back by
     /// [`return_scratch`](Self::return_scratch).
-    pub(crate) fn take_scratch(&mut self) -> Scratch {
-        std::mem::take(&mut self.parts_mut().scratch)
+    pub(crate) fn take_scratch(&mut self) -> Box<Scratch> {
+        self.parts_mut().scratch.take().unwrap_or_default()
     }
 
-    pub(crate) fn return_scratch(&mut self, scratch: Scratch) {
-        self.parts_mut().scratch = scratch;
+    pub(crate) fn return_scratch(&mut self, scratch: Box<Scratch>) {
+        self.parts_mut().scratch = Some(scratch);
     }
 
     /// Where the cells of new tasks go, and the count that they are part of.

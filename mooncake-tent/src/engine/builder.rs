@@ -6,8 +6,9 @@ use std::{
     time::Duration,
 };
 
-use super::{TentEngine, TransportLoader, loader::Loaded, tent::Parts};
+use super::{TentEngine, TransportLoader, attempt::Attempts, loader::Loaded, tent::Parts};
 use crate::{
+    admission::AdmissionConfig,
     control::ControlServer,
     error::{Error, Result},
     identity::Incarnation,
@@ -15,7 +16,8 @@ use crate::{
     memory::BufferTable,
     platform,
     registry::{Entry, Registry, Tenure, check_name},
-    transport::{ArrivalBook, InstallContext, TaskSlab, Transport},
+    selector::Policies,
+    transport::{ArrivalBook, FAILOVERS, InstallContext, TaskSlab, Transport},
 };
 
 /// Collects what an engine shall be. See [`TentEngine::builder`].
@@ -32,6 +34,9 @@ pub struct TentEngineBuilder {
     lease: Duration,
     notifications: usize,
     arrivals: usize,
+    policies: Policies,
+    attempts: Attempts,
+    admission: Option<AdmissionConfig>,
 }
 
 /// How long a name stays in a registry after its owner is gone.
@@ -52,6 +57,12 @@ impl TentEngineBuilder {
             lease: LEASE,
             notifications: 1024,
             arrivals: 4096,
+            policies: Policies::default(),
+            attempts: Attempts {
+                failovers: FAILOVERS,
+                timeout: None,
+            },
+            admission: None,
         }
     }
 
@@ -134,6 +145,34 @@ impl TentEngineBuilder {
         self
     }
 
+    /// Which links may carry which requests; all may unless told otherwise.
+    pub fn policies(mut self, policies: Policies) -> Self {
+        self.policies = policies;
+        self
+    }
+
+    /// How long a link may be at a task before another link gets it, where there is another. It is
+    /// never more than what the request's deadline leaves. Without it, half of the time that is left;
+    /// but four times as long as such a request was seen to take on the link, if that is more.
+    pub fn attempt_timeout(mut self, timeout: Duration) -> Self {
+        self.attempts.timeout = Some(timeout);
+        self
+    }
+
+    /// How often a task that failed, or was at a link for too long, goes to another link at most; 3
+    /// unless told otherwise.
+    pub fn max_failover_attempts(mut self, attempts: u8) -> Self {
+        self.attempts.failovers = attempts;
+        self
+    }
+
+    /// How much may be on its way at once and for whom, so that the rest waits in order of urgency.
+    /// Without it, everything goes at once.
+    pub fn admission(mut self, config: AdmissionConfig) -> Self {
+        self.admission = Some(config);
+        self
+    }
+
     /// Installs the links and starts the control service. Call it within a tokio runtime, which
     /// carries control and nothing else.
     ///
@@ -156,7 +195,7 @@ impl TentEngineBuilder {
         let name = own_name.unwrap_or_else(|| format!("unreachable-{incarnation}"));
         let context = InstallContext {
             incarnation,
-            tasks: Arc::new(TaskSlab::new()),
+            tasks: Arc::new(TaskSlab::with_failovers(self.attempts.failovers)),
             buffers: Arc::new(BufferTable::new()),
             arrivals: ArrivalBook::new(self.arrivals),
         };
@@ -167,19 +206,21 @@ impl TentEngineBuilder {
             self.loader.want(Arc::new(in_process));
         }
         let Loaded { links, absent } = self.loader.load(&context).await?;
-        let engine = TentEngine::assemble(Parts {
+        let parts = Parts {
             name: name.clone(),
             place: place.clone(),
             machine: platform::machine(),
             patience: self.patience,
             notifications: self.notifications,
+            attempts: self.attempts,
             context,
             links,
             absent,
             control,
             registry: self.registry.clone(),
             tenure: OnceLock::new(),
-        });
+        };
+        let engine = TentEngine::assemble(parts, self.policies, self.admission);
         // Peers that find it are answered from here on (law 8).
         if let (Some(_), Some(registry), Some(control)) = (self.segment_name, self.registry, place)
         {

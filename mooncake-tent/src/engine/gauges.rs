@@ -28,6 +28,8 @@ pub struct Gauges {
     pub notifications: u64,
     /// Writes that arrived with an op id and were not taken.
     pub arrivals: u64,
+    /// Requests that wait until they may go. They count among the tasks in flight.
+    pub waiting_requests: u64,
     /// What each link holds, by its name.
     pub links: Vec<(&'static str, LinkGauges)>,
 }

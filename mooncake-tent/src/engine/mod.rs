@@ -1,16 +1,21 @@
 //! What callers hold: the engine, its buffers, batches and requests.
 
+mod attempt;
 mod batch;
 mod buffer;
 mod builder;
 mod facade;
 mod gauges;
 mod handle;
-mod health;
+mod lanes;
 mod liveness;
 mod loader;
+mod parking;
 mod parts;
 mod request;
+mod retry;
+mod routing;
+mod submit;
 mod tent;
 mod warm_up;
 

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::parking::Gated;
 use crate::{
+    lane::Watch,
     stripes::Stripes,
     transport::{BatchState, SubBatch, TaskRef, TaskSpec},
 };
@@ -23,7 +25,8 @@ pub(crate) struct BatchParts {
     pub(super) state: Arc<BatchState>,
     /// By the number of the link.
     pub(super) sub_batches: Vec<(usize, Box<dyn SubBatch>)>,
-    pub(super) scratch: Scratch,
+    /// There unless it is in use.
+    pub(super) scratch: Option<Box<Scratch>>,
 }
 
 /// Tasks that are planned and not submitted yet.
@@ -31,7 +34,49 @@ pub(crate) struct BatchParts {
 pub(crate) struct Scratch {
     /// With whether their knowledge of the peer may be refreshed.
     pub(super) specs: Vec<(TaskSpec, bool)>,
-    pub(super) links: Vec<Option<usize>>,
+    pub(super) links: Vec<To>,
+    /// What each has to pass, if there is a gate.
+    pub(super) gated: Vec<Gated>,
+    /// What learns from the ends of some, by their places.
+    pub(super) watches: Vec<(usize, Watch)>,
+    /// Submissions so far.
+    pub(super) submissions: u32,
+}
+
+/// Where a task goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum To {
+    /// To the link at this place.
+    Link(usize),
+    /// To a link, once it may.
+    Later,
+    /// To no link: nobody knows where its bytes are.
+    Nowhere,
+}
+
+/// One submission in so many is measured, by the first of its tasks; and of the first ones, more.
+const SAMPLED: u32 = 32;
+const FIRST: u32 = 16;
+const SAMPLED_FIRST: u32 = 4;
+
+impl Scratch {
+    /// Keeps nothing but room.
+    pub(super) fn clear(&mut self) {
+        self.specs.clear();
+        self.links.clear();
+        self.gated.clear();
+        self.watches.clear();
+    }
+
+    /// The task that is planned next is one that is measured: the others of its submission wait behind
+    /// it.
+    pub(super) fn is_sample(&self) -> bool {
+        let every = match self.submissions < FIRST {
+            true => SAMPLED_FIRST,
+            false => SAMPLED,
+        };
+        self.specs.is_empty() && self.submissions & (every - 1) == 0
+    }
 }
 
 /// Parts of batches that are over, so that in the long run none is allocated.
@@ -51,8 +96,6 @@ impl PartsPool {
     pub(super) fn put(&self, mut parts: BatchParts) {
         parts.refs.clear();
         parts.sub_batches.retain_mut(|(_, sub)| sub.recycle());
-        parts.scratch.specs.clear();
-        parts.scratch.links.clear();
         let mut kept = self.0.own().lock();
         if kept.len() < KEPT && parts.refs.capacity() <= LARGE {
             kept.push(parts);

@@ -6,6 +6,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::{
     memory::LocalSlice,
+    qos::{DeviceSet, Hint, Intent, Priority, Qos},
     segment::{RemoteRange, Segment},
     transport::{Op, Receipt},
 };
@@ -19,6 +20,7 @@ pub struct Request {
     pub(crate) remote: RemoteRange,
     pub(crate) deadline: Option<Instant>,
     pub(crate) receipt: Receipt,
+    pub(crate) qos: Qos,
 }
 
 impl Request {
@@ -47,6 +49,7 @@ impl Request {
             remote,
             deadline: None,
             receipt: Receipt::default(),
+            qos: Qos::new(),
         }
     }
 
@@ -73,6 +76,65 @@ impl Request {
     #[must_use]
     pub fn checksum(mut self) -> Self {
         self.receipt.checksum = true;
+        self
+    }
+
+    /// Everything that it asks of its way, at once: requests of one kind share one.
+    #[must_use]
+    pub fn qos(mut self, qos: &Qos) -> Self {
+        self.qos = qos.clone();
+        self
+    }
+
+    /// How urgent it is.
+    #[must_use]
+    pub fn priority(self, priority: Priority) -> Self {
+        self.asking(|qos| qos.with_priority(priority))
+    }
+
+    /// What it is for.
+    #[must_use]
+    pub fn intent(self, intent: Intent) -> Self {
+        self.asking(|qos| qos.with_intent(intent))
+    }
+
+    /// The link that should carry it.
+    #[must_use]
+    pub fn hint(self, hint: Hint) -> Self {
+        self.asking(|qos| qos.with_hint(hint))
+    }
+
+    /// The devices that may carry it. A link that cannot keep to them is not used.
+    #[must_use]
+    pub fn devices(self, devices: DeviceSet) -> Self {
+        self.asking(|qos| qos.with_devices(devices))
+    }
+
+    /// The policy that counts for it, whatever that policy's filters say.
+    #[must_use]
+    pub fn policy(self, name: impl Into<Box<str>>) -> Self {
+        self.asking(|qos| qos.with_policy(name))
+    }
+
+    /// The pool of connections that it goes through, where a link has pools.
+    #[must_use]
+    pub fn pool(self, name: impl Into<Box<str>>) -> Self {
+        self.asking(|qos| qos.with_pool(name))
+    }
+
+    /// Whose it is.
+    #[must_use]
+    pub fn tenant(self, name: impl Into<Box<str>>) -> Self {
+        self.asking(|qos| qos.with_tenant(name))
+    }
+
+    /// What it asks of its way.
+    pub fn asked(&self) -> &Qos {
+        &self.qos
+    }
+
+    fn asking(mut self, ask: impl FnOnce(Qos) -> Qos) -> Self {
+        self.qos = ask(std::mem::take(&mut self.qos));
         self
     }
 

@@ -6,47 +6,37 @@ use std::{
     time::{Duration, Instant},
 };
 
-use arc_swap::Guard;
 use mooncake_proto::tent as wire;
 use tokio::{runtime::Handle, sync::watch};
 
 use super::{
     Batch, Buffer, Gauges, Probe, RegisterOptions, Request, TentEngineBuilder, TransferEngine,
+    attempt::Attempts,
     buffer::Registrar,
-    health::Circuits,
+    lanes::Lanes,
     liveness,
-    parts::{PartsPool, Scratch},
+    parking::{self, Gatekeeper, Parking},
+    parts::PartsPool,
+    retry::retry_hook,
+    routing::Kinds,
 };
 use crate::{
+    admission::AdmissionConfig,
     control::{ControlServer, Describe},
-    error::{Error, Reason, Result, Retry, Stage, TransferError},
-    identity::{Generation, Incarnation, RegistrationId},
-    memory::{LocalBuffer, LocalSlice, Memory, Permission},
+    error::{Error, Result},
+    identity::{Generation, Incarnation},
+    memory::{LocalBuffer, Memory, Permission},
     notify::{
         Announcement, Notification, NotificationCounts, NotificationQueue, Notifier,
         ReceivedNotification,
     },
     platform::after,
+    qos::Qos,
     registry::{Registry, Tenure},
-    segment::{
-        BufferDescriptor, Known, OwnSegment, Route, RouteKey, Segment, SegmentDescriptor,
-        SegmentManager, Span,
-    },
-    selector::{Exclusion, Health, LinkFacts, Ranking, RequestFacts, TransportSelector},
-    transport::{
-        Arrival, Attachment, BoxFuture, InstallContext, Op, Opened, Origin, Outcome, RetryHook,
-        SubBatch, TaskRef, TaskSlab, TaskSpec, Tasks, Transport,
-    },
+    segment::{BufferDescriptor, OwnSegment, Segment, SegmentDescriptor, SegmentManager},
+    selector::{Policies, Ranking, TransportSelector},
+    transport::{Arrival, Attachment, BoxFuture, InstallContext, Op, Opened, Transport},
 };
-
-/// How long the refresh of a stale descriptor may take if the task names no deadline.
-const REFRESH_BUDGET: Duration = Duration::from_secs(1);
-
-/// Links are ranked for so many bytes.
-const TYPICAL: u64 = 1 << 20;
-
-/// So many tasks are posted at once.
-const TOGETHER: usize = 32;
 
 /// Moves bytes between this process's buffers and open segments, over the links that it was given.
 /// Clones are the same engine.
@@ -59,6 +49,7 @@ pub(super) struct Parts {
     pub(super) name: String,
     pub(super) machine: String,
     pub(super) patience: Duration,
+    pub(super) attempts: Attempts,
     /// So many of them may wait.
     pub(super) notifications: usize,
     pub(super) context: InstallContext,
@@ -72,11 +63,14 @@ pub(super) struct Parts {
     pub(super) tenure: OnceLock<Tenure>,
 }
 
-struct Shared {
-    parts: Parts,
-    selector: TransportSelector,
-    circuits: Circuits,
-    segments: Arc<SegmentManager>,
+pub(super) struct Shared {
+    pub(super) parts: Parts,
+    pub(super) selector: TransportSelector,
+    pub(super) lanes: Lanes,
+    pub(super) kinds: Kinds,
+    /// Without it every request goes at once.
+    pub(super) gate: Option<Gatekeeper>,
+    pub(super) segments: Arc<SegmentManager>,
     own: OwnSegment,
     batch_parts: Arc<PartsPool>,
     notifier: Arc<Notifier>,
@@ -98,7 +92,11 @@ impl TentEngine {
         TentEngineBuilder::new()
     }
 
-    pub(super) fn assemble(parts: Parts) -> Self {
+    pub(super) fn assemble(
+        parts: Parts,
+        policies: Policies,
+        admission: Option<AdmissionConfig>,
+    ) -> Self {
         let endpoints = endpoints(&parts.links);
         let own = SegmentDescriptor::new(
             parts.name.clone(),
@@ -115,19 +113,25 @@ impl TentEngine {
         let (name, patience) = (parts.name.clone(), parts.patience);
         let known = Arc::clone(&segments);
         let notifier = Notifier::new(incarnation, name, queue, known, patience);
+        let gate = admission.map(|config| Parking::new(config, Arc::clone(&parts.context.tasks)));
         let shared = Arc::new_cyclic(|me: &Weak<Shared>| {
             parts.context.tasks.on_retry(retry_hook(
                 Weak::clone(me),
                 Arc::downgrade(&parts.context.tasks),
                 Handle::current(),
             ));
+            if let Some(gate) = &gate {
+                parking::watch(Arc::clone(gate), Weak::clone(me), &Handle::current());
+            }
             if let Some(control) = &parts.control {
                 control.speak_for(Weak::<Shared>::clone(me));
             }
             Shared {
                 parts,
-                selector: TransportSelector::new(),
-                circuits: Circuits::new(),
+                selector: TransportSelector::with_policies(policies),
+                lanes: Lanes::new(),
+                kinds: Kinds::default(),
+                gate: gate.map(Gatekeeper),
                 segments,
                 own,
                 batch_parts: Arc::default(),
@@ -159,10 +163,10 @@ impl TentEngine {
         self.shared.own.segment()
     }
 
-    /// Which links would carry a request to `segment`, best first, and why.
-    pub fn explain(&self, op: Op, segment: &Segment) -> Ranking {
-        self.shared
-            .rank(RouteKey::any(op), &segment.known().descriptor)
+    /// Which links would carry a request of `length` bytes to `segment` that asks for this, best first,
+    /// and why. The buffers at both ends are taken to be plain memory that every link carries.
+    pub fn explain(&self, op: Op, length: u64, qos: &Qos, segment: &Segment) -> Ranking {
+        self.shared.explain(op, length, qos, segment)
     }
 
     /// Links that it should have had [if possible](TentEngineBuilder::transport_if_possible), and why
@@ -185,6 +189,11 @@ impl TentEngine {
             registrations: buffers.registrations,
             leases: buffers.leases,
             withdrawn_bytes: buffers.withdrawn_bytes,
+            waiting_requests: self
+                .shared
+                .gate
+                .as_ref()
+                .map_or(0, |gate| gate.0.waiting() as u64),
             arrivals: parts.context.arrivals.len() as u64,
             notifications: self.shared.notifier.queue().len() as u64,
             links: links.map(|link| (link.name(), link.gauges())).collect(),
@@ -312,10 +321,7 @@ impl TransferEngine for TentEngine {
     fn warm_up<'a>(&'a self, segment: &'a Segment, budget: Duration) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let peer = Arc::clone(segment.known().descriptor.peer());
-            let any = RouteKey::any(Op::Read);
-            let known = segment.known();
-            let link = self.shared.route(any, segment, &known, Route::first);
-            let link = link.ok_or_else(|| self.shared.no_route(any, segment))?;
+            let link = self.shared.usual_link(segment)?;
             self.shared.parts.links[link].warm_up(&peer, budget).await
         })
     }
@@ -424,6 +430,9 @@ impl TransferEngine for TentEngine {
             if let Some(control) = &parts.control {
                 control.stop(budget / 2).await;
             }
+            if let Some(gate) = &self.shared.gate {
+                gate.0.close();
+            }
             let mut first = Ok(());
             for link in &parts.links {
                 let left = end.saturating_duration_since(Instant::now());
@@ -431,39 +440,6 @@ impl TransferEngine for TentEngine {
             }
             first
         })
-    }
-}
-
-/// What was known of a segment before anything of it was looked up for a request; serves those that
-/// follow and name the same one.
-struct Outlook {
-    segment: Segment,
-    /// A fence that comes later counts.
-    fences: u64,
-    known: Guard<Arc<Known>>,
-    /// The last link that was looked for in each direction, and whether there were others.
-    routes: [Option<(Wanted, usize, bool)>; 2],
-}
-
-/// What of a request the choice of its link depends on.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Wanted {
-    op: Op,
-    registration: Option<RegistrationId>,
-    /// The target is told something.
-    receipt: bool,
-    /// A bit for each link that carries all that is written from.
-    local: u64,
-}
-
-impl Outlook {
-    fn of(segment: &Segment) -> Self {
-        Self {
-            segment: segment.clone(),
-            fences: segment.fences().count(),
-            known: segment.known(),
-            routes: [None; 2],
-        }
     }
 }
 
@@ -486,297 +462,6 @@ impl Opening<'_> {
 }
 
 impl Shared {
-    fn submit(&self, batch: &mut Batch, requests: Vec<Request>) -> Result<()> {
-        if batch.len() + requests.len() > batch.capacity() {
-            return Err(Error::Busy {
-                what: "the batch",
-                limit: batch.capacity(),
-            });
-        }
-        let mut scratch = batch.take_scratch();
-        let submitted = self.submit_with(batch, requests, &mut scratch);
-        scratch.specs.clear();
-        scratch.links.clear();
-        batch.return_scratch(scratch);
-        submitted
-    }
-
-    fn submit_with(
-        &self,
-        batch: &mut Batch,
-        requests: Vec<Request>,
-        scratch: &mut Scratch,
-    ) -> Result<()> {
-        let patience = after(self.parts.patience);
-        let mut outlook: Option<Outlook> = None;
-        scratch.specs.reserve(requests.len());
-        scratch.links.reserve(requests.len());
-        for request in requests {
-            let outlook = match &mut outlook {
-                Some(outlook) if outlook.segment.is(&request.segment) => outlook,
-                place => place.insert(Outlook::of(&request.segment)),
-            };
-            self.plan(request, patience, outlook, scratch)?;
-        }
-        let first = batch.len();
-        let (state, refs) = batch.opened();
-        let tasks = &self.parts.context.tasks;
-        tasks.take(state, scratch.specs.len(), refs)?;
-        self.post(batch, first, scratch);
-        Ok(())
-    }
-
-    /// Adds what becomes of a request.
-    fn plan(
-        &self,
-        request: Request,
-        patience: Instant,
-        outlook: &mut Outlook,
-        scratch: &mut Scratch,
-    ) -> Result<()> {
-        let length = request.length();
-        if length == 0 {
-            return Err(Error::Invalid(
-                "a request moves at least one byte".to_owned(),
-            ));
-        }
-        if request.op == Op::Read && !request.receipt.is_none() {
-            return Err(Error::Invalid(
-                "only a write has an op id or a checksum at its target".to_owned(),
-            ));
-        }
-        let deadline = request.deadline.unwrap_or(patience);
-        let span = outlook.known.resolve(request.remote, length);
-        let wanted = Wanted {
-            op: request.op,
-            registration: span.map(|span| span.registration),
-            receipt: !request.receipt.is_none(),
-            local: held_by_all(request.op, &request.local),
-        };
-        let last = &mut outlook.routes[usize::from(request.op == Op::Write)];
-        let (link, others) = match last {
-            Some((last, link, others)) if *last == wanted => (*link, *others),
-            _ => {
-                let key = self.key(wanted, &outlook.known);
-                let best = |route: &Route| Some((route.first()?, route.links.len() > 1));
-                let found = self.route(key, &request.segment, &outlook.known, best);
-                let (link, others) = found.ok_or_else(|| self.no_route(key, &request.segment))?;
-                *last = Some((wanted, link, others));
-                (link, others)
-            }
-        };
-        let Outlook { fences, known, .. } = outlook;
-        // Neither our own descriptor nor that of a link is ever stale: there is nothing to learn.
-        let own = known.descriptor.incarnation() == self.parts.context.incarnation;
-        let refreshable = !own && request.segment.provider().is_none();
-        let Span {
-            registration,
-            generation,
-            offset,
-        } = span.unwrap_or(Span {
-            registration: RegistrationId(0),
-            generation: Generation(0),
-            offset: 0,
-        });
-        let spec = TaskSpec {
-            op: request.op,
-            local: request.local,
-            peer: Arc::clone(known.descriptor.peer()),
-            registration,
-            generation,
-            offset,
-            length,
-            deadline: Some(deadline),
-            receipt: request.receipt,
-            origin: refreshable.then_some(Origin {
-                segment: request.segment,
-                range: request.remote,
-                fences: *fences,
-                link: link as u8,
-                others,
-                tried: 0,
-                refreshed: false,
-            }),
-        };
-        scratch.specs.push((spec, refreshable));
-        scratch.links.push(span.map(|_| link));
-        Ok(())
-    }
-
-    /// Hands the batch's tasks from `first` on to their links.
-    fn post(&self, batch: &mut Batch, first: usize, scratch: &mut Scratch) {
-        let Scratch { specs, links } = scratch;
-        let mut specs = specs.drain(..);
-        let mut start = first;
-        // Neighbours on the same link are posted together, but so that the peer has begun with the
-        // first of many before we are through with the last.
-        let together = links
-            .chunk_by(|a, b| a == b)
-            .flat_map(|run| run.chunks(TOGETHER));
-        for run in together {
-            let end = start + run.len();
-            let (state, refs) = batch.opened();
-            let tasks = &self.parts.context.tasks;
-            tasks.begin(state, &refs[start..end], &mut specs);
-            match run[0] {
-                Some(link) => {
-                    let transport = &self.parts.links[link];
-                    let capacity = batch.capacity();
-                    let posted = batch
-                        .sub_batch(start, link, || transport.allocate_sub_batch(capacity))
-                        .and_then(|(tasks, sub_batch)| {
-                            sub_batch.submit_transfer_tasks(&tasks[..run.len()])
-                        });
-                    if let Err(error) = posted {
-                        tracing::debug!(%error, link = transport.name(), "posting failed");
-                        self.refuse(&batch.refs()[start..end], &error);
-                    }
-                }
-                None => {
-                    let tasks = &batch.refs()[start..end];
-                    self.fail(tasks, &Reason::UnknownRegistration, Stage::Resolve);
-                }
-            }
-            start = end;
-        }
-    }
-
-    fn fail(&self, tasks: &[TaskRef], reason: &Reason, stage: Stage) {
-        self.fail_with(
-            tasks,
-            &TransferError::unstarted(reason.clone(), stage, None),
-        );
-    }
-
-    /// A link takes none of `tasks`; whether a retry makes sense is for it to say.
-    fn refuse(&self, tasks: &[TaskRef], refusal: &Error) {
-        let reason = Reason::Broken(refusal.to_string().into());
-        let mut error = TransferError::unstarted(reason, Stage::Post, None);
-        error.retry = refusal.retry();
-        self.fail_with(tasks, &error);
-    }
-
-    fn fail_with(&self, tasks: &[TaskRef], error: &TransferError) {
-        for task in tasks {
-            let mut error = error.clone();
-            let spec = self.parts.context.tasks.spec(*task);
-            error.peer = spec.map(|spec| spec.peer.id());
-            let end = Outcome::Failed(error);
-            self.parts.context.tasks.finish(*task, end, true);
-        }
-    }
-
-    /// A task failed, and fresh knowledge of its segment or another link may help.
-    async fn retry(&self, task: TaskRef) {
-        let tasks = &self.parts.context.tasks;
-        let (Some(mut spec), Some(error)) = (tasks.spec(task), tasks.retried_for(task)) else {
-            return;
-        };
-        let Some(mut origin) = spec.origin.take() else {
-            unreachable!("only tasks with an origin ask for a retry");
-        };
-        let segment = origin.segment.clone();
-        let stale = error.retry == Retry::AfterRefresh;
-        if !stale {
-            origin.tried |= 1 << u32::from(origin.link);
-            let (peer, link) = (spec.peer.id(), usize::from(origin.link));
-            // What a fence ended says nothing about the link.
-            let fenced = segment.fences().count() != origin.fences;
-            let blamed = origin.others && !fenced;
-            if blamed && self.circuits.failed(peer, link, &error.reason) {
-                segment.forget_routes();
-            }
-        }
-        let refreshes = stale || matches!(error.reason, Reason::Unreachable(_));
-        if refreshes {
-            let budget = spec.deadline.map_or(REFRESH_BUDGET, |deadline| {
-                deadline
-                    .saturating_duration_since(Instant::now())
-                    .min(REFRESH_BUDGET)
-            });
-            let seen = segment.descriptor();
-            if let Err(error) = self.segments.refresh(&segment, &seen, budget).await
-                && !origin.others
-            {
-                let why = Reason::Unreachable(error.to_string().into());
-                drop(spec);
-                return self.fail(&[task], &why, Stage::Resolve);
-            }
-        }
-        let Some(link) = self.anew(&mut spec, &mut origin, refreshes) else {
-            // Its leases end before anybody is told.
-            drop(spec);
-            return tasks.give_up(task);
-        };
-        tracing::debug!(
-            %error, from = self.parts.links[usize::from(origin.link)].name(), to = self.parts.links[link].name(),
-            "a task is posted again"
-        );
-        let (fences, incarnation) = (origin.fences, segment.incarnation());
-        origin.link = link as u8;
-        origin.refreshed |= refreshes;
-        spec.origin = Some(origin);
-        tasks.renew(task, spec);
-        if tasks.is_unwanted(task) {
-            let end = Outcome::cancelled(Stage::Resolve, incarnation);
-            return tasks.finish(task, end, true);
-        }
-        let post = || {
-            let sub_batch = self.parts.links[link].allocate_sub_batch(1)?;
-            let sub_batch: Arc<dyn SubBatch> = Arc::from(sub_batch);
-            tasks.carried_by(task, &sub_batch);
-            sub_batch.submit_transfer_tasks(&[task])?;
-            if tasks.is_unwanted(task) {
-                // Whoever cancelled it before it was posted has found it nowhere.
-                sub_batch.cancel_transfer_task(task);
-            }
-            sub_batch.hand_over();
-            Ok(())
-        };
-        let mut posted = Ok(());
-        if !segment.fences().unless_raised(fences, || posted = post()) {
-            let why = Reason::Broken("the peer was fenced meanwhile".into());
-            self.fail(&[task], &why, Stage::Resolve);
-        } else if let Err(error) = posted {
-            self.refuse(&[task], &error);
-        }
-    }
-
-    /// Puts what is known now of its segment into `spec`, and says which link to try next; `None`: there
-    /// is none that would not fail in the same way.
-    fn anew(&self, spec: &mut TaskSpec, origin: &mut Origin, refreshed: bool) -> Option<usize> {
-        let known = origin.segment.known();
-        let span = known.resolve(origin.range, spec.length)?;
-        let wanted = Wanted {
-            op: spec.op,
-            registration: Some(span.registration),
-            receipt: !spec.receipt.is_none(),
-            local: held_by_all(spec.op, &spec.local),
-        };
-        let key = self.key(wanted, &known);
-        let peer = Arc::clone(known.descriptor.peer());
-        if peer.id() != spec.peer.id() {
-            // None of them has tried this one.
-            origin.tried = 0;
-        }
-        let next = self.route(key, &origin.segment, &known, |route| {
-            let untried = |link: &&u8| origin.tried >> **link & 1 == 0;
-            // The one that failed may do with what is known now, but not twice.
-            let first = route.links.first();
-            let same = first.filter(|_| refreshed && !origin.refreshed);
-            let next = match origin.tried {
-                0 => same,
-                _ => route.links.iter().find(untried).or(same),
-            };
-            next.map(|link| usize::from(*link))
-        })?;
-        spec.peer = peer;
-        spec.registration = span.registration;
-        spec.generation = span.generation;
-        spec.offset = span.offset;
-        Some(next)
-    }
-
     /// The segment of this name, if a link provides it.
     fn opening<'a>(&'a self, name: &'a str) -> Option<Opening<'a>> {
         let mut links = self.parts.links.iter().enumerate();
@@ -784,87 +469,6 @@ impl Shared {
             let opened = transport.open(name)?;
             Some(Opening { link, opened })
         })
-    }
-
-    fn key(&self, wanted: Wanted, known: &Known) -> RouteKey {
-        let names = || self.parts.links.iter().map(|link| link.name());
-        let mut key = RouteKey::any(wanted.op);
-        key.local = wanted.local;
-        key.receipt = wanted.receipt;
-        if let Some(registration) = wanted.registration {
-            key.remote = known.descriptor.links_of(registration, names);
-        }
-        key
-    }
-
-    /// Gives `take` the links that can carry what `key` says.
-    fn route<T>(
-        &self,
-        key: RouteKey,
-        segment: &Segment,
-        known: &Known,
-        take: impl FnOnce(&Route) -> T,
-    ) -> T {
-        let choose = || {
-            let ranking = self.rank(key, &known.descriptor);
-            tracing::debug!(op = %key.op, segment = segment.name(), %ranking, "links were chosen");
-            let barred = ranking.excluded.iter().filter_map(|link| match link.why {
-                Exclusion::Open { left, .. } => Some(left),
-                _ => None,
-            });
-            Route {
-                until: barred.min().map(after),
-                links: ranking.ranked.iter().map(|link| link.index as u8).collect(),
-            }
-        };
-        known.route(key, choose, take)
-    }
-
-    fn rank(&self, key: RouteKey, descriptor: &SegmentDescriptor) -> Ranking {
-        let peer = descriptor.peer();
-        let links = &self.parts.links;
-        let (circuits, now) = self.circuits.to(peer.id(), links.len());
-        let mut facts: Vec<_> = links
-            .iter()
-            .zip(&circuits)
-            .enumerate()
-            .map(|(place, (link, circuit))| LinkFacts {
-                reaches: link.reaches(peer),
-                accepts: key.is_held(place, link.capabilities()),
-                same_machine_only: link.capabilities().same_host,
-                bandwidth: link.estimated_bandwidth(),
-                health: circuit
-                    .as_ref()
-                    .map_or(Health::Closed, |circuit| circuit.health(now)),
-                ..LinkFacts::new(link.name(), link.capabilities())
-            })
-            .collect();
-        let machine = &self.parts.machine;
-        let request = RequestFacts {
-            same_machine: !machine.is_empty() && descriptor.machine() == machine,
-            receipt: key.receipt,
-            ..RequestFacts::new(key.op, TYPICAL)
-        };
-        let ranking = self.selector.rank(&request, &facts);
-        if !ranking.ranked.is_empty() {
-            return ranking;
-        }
-        // Where all have failed, trying is better than not.
-        for link in &mut facts {
-            link.health = Health::Closed;
-        }
-        self.selector.rank(&request, &facts)
-    }
-
-    fn no_route(&self, key: RouteKey, segment: &Segment) -> Error {
-        Error::NoRoute {
-            op: match key.op {
-                Op::Read => "read",
-                Op::Write => "write",
-            },
-            segment: segment.name().to_owned(),
-            reasons: self.rank(key, &segment.known().descriptor).to_string(),
-        }
     }
 
     /// The links that carry a buffer.
@@ -906,56 +510,6 @@ impl Shared {
             if let Err(error) = link.remove_memory_buffer(id).await {
                 tracing::warn!(link = link.name(), %id, %error, "a link keeps a buffer");
             }
-        }
-    }
-}
-
-/// A bit for each link that carries all of what is written from; of reads, all.
-fn held_by_all(op: Op, local: &[LocalSlice]) -> u64 {
-    match op {
-        Op::Read => u64::MAX,
-        Op::Write => {
-            let held = local.iter().map(|slice| slice.buffer().links());
-            held.fold(u64::MAX, |all, held| all & held)
-        }
-    }
-}
-
-/// Retries on the engine's runtime. The engine is looked up there and nowhere else: its last owner
-/// stops its links, which must not happen on a thread that works for one of them.
-fn retry_hook(engine: Weak<Shared>, tasks: Weak<TaskSlab>, runtime: Handle) -> RetryHook {
-    Box::new(move |task| {
-        let Some(tasks) = tasks.upgrade() else {
-            return;
-        };
-        let engine = Weak::clone(&engine);
-        let unless_stopped = UnlessStopped { tasks, task };
-        runtime.spawn(async move {
-            if let Some(engine) = engine.upgrade() {
-                engine.retry(task).await;
-                unless_stopped.disarm();
-            }
-        });
-    })
-}
-
-/// Ends a task whose retry never comes to its end, since the engine or its runtime is gone (law 2).
-struct UnlessStopped {
-    tasks: Tasks,
-    task: TaskRef,
-}
-
-impl UnlessStopped {
-    fn disarm(mut self) {
-        self.task = TaskRef::NONE;
-    }
-}
-
-impl Drop for UnlessStopped {
-    fn drop(&mut self) {
-        if self.task != TaskRef::NONE {
-            let error = TransferError::unstarted(Reason::Stopped, Stage::Resolve, None);
-            self.tasks.finish(self.task, Outcome::Failed(error), true);
         }
     }
 }

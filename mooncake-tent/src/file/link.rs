@@ -29,6 +29,7 @@ use crate::{
     identity::{PeerId, RegistrationId},
     memory::LocalBuffer,
     platform::after,
+    selector::LinkDevices,
     transport::{
         Attachment, BoxFuture, Capabilities, InstallContext, LinkGauges, Opened, Outcome, Peer,
         Posting, SubBatch, TaskRef, Tasks, Transport,
@@ -198,6 +199,14 @@ impl Transport for FileTransport {
             carrier: Arc::clone(&installed.carriers[next % installed.carriers.len()]),
             jobs: Mutex::default(),
         }))
+    }
+
+    fn joins(&self) -> &[(&str, &str)] {
+        &[("cpu", "file")]
+    }
+
+    fn devices(&self) -> LinkDevices<'_> {
+        LinkDevices::NotNeeded
     }
 
     fn reaches(&self, peer: &Peer) -> bool {

@@ -401,6 +401,10 @@ macro_rules! host_transport {
                 self.0.allocate_sub_batch()
             }
 
+            fn devices(&self) -> $crate::selector::LinkDevices<'_> {
+                $crate::selector::LinkDevices::NotNeeded
+            }
+
             fn reaches(&self, peer: &$crate::transport::Peer) -> bool {
                 self.0.reaches(peer)
             }

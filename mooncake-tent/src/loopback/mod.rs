@@ -14,9 +14,10 @@ use crate::{
     identity::{PeerId, RegistrationId},
     memory::{Access, BufferTable, LocalBuffer, LocalSlice, checksum},
     platform::after,
+    selector::LinkDevices,
     transport::{
         Arrival, ArrivalBook, Attachment, BoxFuture, Capabilities, InstallContext, LinkGauges, Op,
-        Outcome, Peer, SubBatch, TaskRef, TaskSpec, Tasks, Transport,
+        Outcome, Peer, Posting, SubBatch, TaskRef, Tasks, Transport,
     },
 };
 
@@ -166,6 +167,10 @@ impl Transport for InProcess {
         }))
     }
 
+    fn devices(&self) -> LinkDevices<'_> {
+        LinkDevices::NotNeeded
+    }
+
     fn reaches(&self, peer: &Peer) -> bool {
         self.engines.lock().contains_key(&peer.id())
     }
@@ -195,8 +200,8 @@ struct InProcessSubBatch {
 }
 
 impl InProcessSubBatch {
-    fn run(&self, spec: &TaskSpec) -> Outcome {
-        let peer = spec.peer.id();
+    fn run(&self, spec: &Posting) -> Outcome {
+        let peer = spec.peer;
         let failed =
             |reason| Outcome::Failed(TransferError::unstarted(reason, Stage::Admit, Some(peer)));
         if spec.deadline.is_some_and(|end| end <= Instant::now()) {
@@ -235,11 +240,11 @@ impl InProcessSubBatch {
 impl InProcessSubBatch {
     fn write_with_receipt(
         &self,
-        spec: &TaskSpec,
+        spec: &Posting,
         remote: &LocalSlice,
         arrivals: &Arc<ArrivalBook>,
     ) -> Result<(), TransferError> {
-        let failed = |reason, stage| TransferError::unstarted(reason, stage, Some(spec.peer.id()));
+        let failed = |reason, stage| TransferError::unstarted(reason, stage, Some(spec.peer));
         let seat = match spec.receipt.op_id {
             None => None,
             Some(op_id) => {
@@ -265,7 +270,7 @@ impl InProcessSubBatch {
     }
 }
 
-fn copy(spec: &TaskSpec, remote: &LocalSlice) {
+fn copy(spec: &Posting, remote: &LocalSlice) {
     let mut at = 0;
     for local in &spec.local {
         let remote = remote.part(at..at + local.len());
@@ -280,7 +285,7 @@ fn copy(spec: &TaskSpec, remote: &LocalSlice) {
 impl SubBatch for InProcessSubBatch {
     fn submit_transfer_tasks(&self, tasks: &[TaskRef]) -> Result<()> {
         for task in tasks {
-            if let Some(spec) = self.tasks.spec(*task) {
+            if let Some(spec) = self.tasks.posting(*task) {
                 self.tasks.finish(*task, self.run(&spec), true);
             }
         }

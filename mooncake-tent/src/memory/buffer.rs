@@ -9,6 +9,7 @@ use super::{Memory, Piece};
 use crate::sync::Mutex;
 use crate::{
     identity::{Generation, RegistrationId},
+    selector::memory_kind,
     sync::{
         Notify,
         atomic::{AtomicU64, Ordering},
@@ -32,6 +33,8 @@ pub struct LocalBuffer {
     id: RegistrationId,
     permission: Permission,
     location: String,
+    /// It lies in plain memory of the host.
+    plain: bool,
     /// Closed before the memory goes.
     #[cfg(feature = "host")]
     mark: Option<Marked>,
@@ -64,6 +67,7 @@ impl LocalBuffer {
         Self {
             id,
             permission,
+            plain: memory_kind(&location) == memory_kind("*"),
             location,
             memory,
             state: AtomicU64::new(1 << 32),
@@ -122,6 +126,11 @@ impl LocalBuffer {
             None => marked.mark.close(),
         }
         *opened = now;
+    }
+
+    /// It lies in plain memory of the host.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.plain
     }
 
     /// The link at this place of the engine's list carries it.

@@ -111,7 +111,7 @@ pub enum Claimed {
 }
 
 /// Why a registry could not help with a name.
-#[cfg(feature = "json")]
+#[cfg(any(feature = "http", feature = "redis", feature = "etcd"))]
 pub(crate) fn trouble(place: &str, name: &str, message: impl fmt::Display) -> Error {
     Error::Registry {
         registry: place.to_owned(),

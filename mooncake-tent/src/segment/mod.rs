@@ -6,6 +6,7 @@ mod handle;
 mod manager;
 mod own;
 mod remote;
+mod route;
 mod watch;
 
 use chunks::Chunks;
@@ -14,5 +15,6 @@ pub use descriptor::{BufferDescriptor, SegmentDescriptor};
 pub use handle::{HandleError, SegmentHandle};
 pub(crate) use manager::SegmentManager;
 pub(crate) use own::OwnSegment;
-pub(crate) use remote::{Fences, Known, Route, RouteKey};
+pub(crate) use remote::{Fences, Known};
 pub use remote::{RemoteRange, Segment};
+pub(crate) use route::{Held, Route, RouteKey, Routes, Way};

@@ -7,17 +7,16 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
-    time::Instant,
 };
 
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 
-use super::{SegmentDescriptor, Span};
+use super::{BufferDescriptor, Routes, SegmentDescriptor, Span};
 use crate::{
     identity::{Generation, Incarnation, RegistrationId},
-    transport::{Capabilities, Op, Opened},
+    selector::memory_kind,
+    transport::Opened,
 };
 
 /// An opened segment. Clones refer to the same one.
@@ -76,60 +75,9 @@ impl Fences {
 /// A descriptor, and the links that the selector chose under it.
 pub(crate) struct Known {
     pub(crate) descriptor: SegmentDescriptor,
-    /// The first that was chosen for good in each direction: mostly there is no other.
-    usual: [OnceLock<(RouteKey, Route)>; 2],
-    routes: ArcSwap<Routes>,
-}
-
-/// Few: buffers of one owner are mostly held by the same links.
-type Routes = SmallVec<[(RouteKey, Route); 4]>;
-
-/// The places of links that can carry a request, the best first.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Route {
-    pub(crate) links: SmallVec<[u8; 4]>,
-    /// It is chosen anew from then on.
-    pub(crate) until: Option<Instant>,
-}
-
-impl Route {
-    pub(crate) fn first(&self) -> Option<usize> {
-        self.links.first().map(|link| usize::from(*link))
-    }
-
-    fn holds(&self) -> bool {
-        self.until.is_none_or(|until| Instant::now() < until)
-    }
-}
-
-/// What the choice of a link depends on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RouteKey {
-    pub(crate) op: Op,
-    /// A bit for each link that carries the remote buffer, as far as is known.
-    pub(crate) remote: u64,
-    /// A bit for each link that carries all local ones that are written from.
-    pub(crate) local: u64,
-    /// The target is told something of the write.
-    pub(crate) receipt: bool,
-}
-
-impl RouteKey {
-    /// Whatever the buffers are.
-    pub(crate) fn any(op: Op) -> Self {
-        Self {
-            op,
-            remote: u64::MAX,
-            local: u64::MAX,
-            receipt: false,
-        }
-    }
-
-    /// The link at this place carries the buffers that it must.
-    pub(crate) fn is_held(self, place: usize, link: Capabilities) -> bool {
-        let held = |links: u64| links >> place & 1 == 1;
-        held(self.remote) && (self.op == Op::Read || !link.sources || held(self.local))
-    }
+    pub(crate) routes: Routes,
+    /// All buffers lie in plain memory of their host.
+    plain: OnceLock<bool>,
 }
 
 /// Where in a segment.
@@ -203,12 +151,6 @@ impl Segment {
         self.shared.known.store(Arc::new(Known::new(descriptor)));
     }
 
-    /// Links are chosen anew.
-    pub(crate) fn forget_routes(&self) {
-        let anew = |known: &Arc<Known>| Known::new(known.descriptor.clone());
-        self.shared.known.rcu(anew);
-    }
-
     pub(crate) fn fences(&self) -> &Fences {
         &self.shared.fences
     }
@@ -223,41 +165,16 @@ impl Known {
     fn new(descriptor: SegmentDescriptor) -> Self {
         Self {
             descriptor,
-            usual: [OnceLock::new(), OnceLock::new()],
-            routes: ArcSwap::default(),
+            routes: Routes::default(),
+            plain: OnceLock::new(),
         }
     }
 
-    /// The links for `key`, chosen by `choose` the first time, and when that holds no longer.
-    pub(crate) fn route<T>(
-        &self,
-        key: RouteKey,
-        choose: impl FnOnce() -> Route,
-        take: impl FnOnce(&Route) -> T,
-    ) -> T {
-        let usual = &self.usual[usize::from(key.op == Op::Write)];
-        if let Some((known, route)) = usual.get()
-            && *known == key
-        {
-            return take(route);
-        }
-        let routes = self.routes.load();
-        if let Some((_, route)) = routes.iter().find(|(known, _)| *known == key)
-            && route.holds()
-        {
-            return take(route);
-        }
-        let route = choose();
-        if route.until.is_none() && usual.set((key, route.clone())).is_ok() {
-            return take(&route);
-        }
-        self.routes.rcu(|routes| {
-            let mut routes = Routes::clone(routes);
-            routes.retain(|(known, _)| *known != key);
-            routes.push((key, route.clone()));
-            routes
-        });
-        take(&route)
+    /// The buffer lies in plain memory of its host, as can be seen at a glance.
+    pub(crate) fn is_plain(&self, registration: Option<RegistrationId>) -> bool {
+        let is_plain = |buffer: &BufferDescriptor| memory_kind(&buffer.location) == "cpu";
+        let all = || self.descriptor.buffers().all(is_plain);
+        registration.is_none() || *self.plain.get_or_init(all)
     }
 
     /// Resolves what the caller named. A generation that the caller names is left to the owner to

@@ -182,9 +182,21 @@ impl Circuit {
         }
     }
 
+    /// It lets everything through.
+    pub fn is_closed(&self) -> bool {
+        matches!(self.state, State::Closed(_))
+    }
+
     /// For the selector.
     pub fn health(&self, now: Time) -> Health<'_> {
         match &self.state {
+            State::HalfOpen {
+                why,
+                probe: Some(since),
+            } if now < *since + self.config.probe_patience => Health::Open {
+                why,
+                left: (*since + self.config.probe_patience).since(now),
+            },
             State::Closed(_) => Health::Closed,
             State::Open { why, until } if now < *until => Health::Open {
                 why,
@@ -194,7 +206,7 @@ impl Circuit {
         }
     }
 
-    /// When an open one lets a request try; [`health`](Self::health) changes then.
+    /// When an open one lets a request try.
     pub fn next_try(&self) -> Option<Time> {
         match &self.state {
             State::Open { until, .. } => Some(*until),

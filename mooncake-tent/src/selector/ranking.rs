@@ -182,7 +182,7 @@ impl fmt::Display for Ranking {
 pub struct RankKey {
     pub(super) op: Op,
     /// Which policy is for them.
-    pub(super) policy: Option<usize>,
+    pub(super) policy: Option<u32>,
     pub(super) size: SizeClass,
     pub(super) receipt: bool,
 }

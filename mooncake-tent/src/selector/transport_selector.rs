@@ -70,7 +70,7 @@ impl TransportSelector {
             return None;
         }
         let policy = match self.policies.ruling(request) {
-            Ruling::Applies(place, _) => Some(place),
+            Ruling::Applies(place, _) => Some(u32::try_from(place).ok()?),
             Ruling::Free | Ruling::Unknown(_) => None,
         };
         Some(RankKey {
@@ -78,6 +78,17 @@ impl TransportSelector {
             policy,
             size: SizeClass::of(request.length),
             receipt: request.receipt,
+        })
+    }
+
+    /// The key of a request that names nothing, where there is no policy to look for.
+    #[inline]
+    pub(crate) fn free_key(&self, op: Op, length: u64) -> Option<RankKey> {
+        self.policies.is_empty().then(|| RankKey {
+            receipt: false,
+            op,
+            policy: None,
+            size: SizeClass::of(length),
         })
     }
 

@@ -267,6 +267,8 @@ fn awaiting(
         offset: 0,
         deadline: None,
         receipt: crate::transport::Receipt::default(),
+        qos: crate::qos::Qos::new(),
+        terms: None,
         origin: None,
     }
 }

@@ -8,6 +8,7 @@ use crate::{
     identity::{Generation, Incarnation, PeerId, RegistrationId},
     memory::{Access, BufferTable, LocalBuffer, LocalSlice},
     segment::SegmentDescriptor,
+    selector::LinkDevices,
 };
 
 /// A future behind a pointer, as `dyn` traits return it.
@@ -43,6 +44,17 @@ pub trait Transport: fmt::Debug + Send + Sync + 'static {
 
     /// Room for those tasks of one batch that this link carries.
     fn allocate_sub_batch(&self, capacity: usize) -> Result<Box<dyn SubBatch>>;
+
+    /// Pairs of kinds of memory that it joins, here and there, for the selector: `*` in one stands for
+    /// any number of letters, and `file` is a file segment.
+    fn joins(&self) -> &[(&str, &str)] {
+        &[("cpu", "cpu")]
+    }
+
+    /// What it sends through. Without word of it, it cannot keep to a set of devices.
+    fn devices(&self) -> LinkDevices<'_> {
+        LinkDevices::Unchosen
+    }
 
     /// This link can reach `peer`.
     fn reaches(&self, peer: &Peer) -> bool;

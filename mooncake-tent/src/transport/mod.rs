@@ -7,6 +7,7 @@ mod link;
 mod peer;
 mod slab;
 mod task;
+mod terms;
 
 pub use arrivals::{Arrival, ArrivalBook, ArrivalSeat};
 pub use batch::BatchState;
@@ -14,7 +15,8 @@ pub use link::{
     Attachment, BoxFuture, Capabilities, InstallContext, LinkGauges, Opened, SubBatch, Transport,
 };
 pub use peer::Peer;
-pub(crate) use slab::RetryHook;
+pub(crate) use slab::{FAILOVERS, RetryHook, Ticket, Turn};
 pub use slab::{TaskSlab, Tasks};
 pub(crate) use task::Origin;
 pub use task::{Op, Outcome, Posting, Receipt, TaskRef, TaskSpec};
+pub use terms::Terms;

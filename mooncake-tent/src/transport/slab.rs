@@ -1,6 +1,7 @@
 //! All tasks of an engine, in cells that are used again.
 
 use std::{
+    any::Any,
     sync::{Arc, OnceLock},
     time::Instant,
 };
@@ -10,6 +11,7 @@ use smallvec::SmallVec;
 use super::{BatchState, Op, Outcome, Posting, SubBatch, TaskRef, TaskSpec, free_cells::FreeCells};
 use crate::{
     error::{Applied, Error, Progress, Reason, Result, Retry, Stage, TransferError},
+    lane::Watch,
     sync::{
         Mutex,
         atomic::{AtomicU32, AtomicU64, Ordering},
@@ -22,8 +24,10 @@ pub type Tasks = Arc<TaskSlab>;
 /// Few in a model, which makes all of them anew for each order of events.
 const CHUNK: usize = if cfg!(mooncake_loom) { 2 } else { 1024 };
 const CHUNKS: usize = 256;
-/// So often a task is posted again at most.
+/// So often a task is posted again at most for fresh knowledge of the peer.
 const RETRIES: u8 = 3;
+/// So often it goes to another link at most, unless the engine says otherwise.
+pub(crate) const FAILOVERS: u8 = 3;
 
 /// Cells of tasks, with the free ones among them.
 ///
@@ -34,11 +38,26 @@ pub struct TaskSlab {
     free: FreeCells,
     open_batches: AtomicU64,
     retry: OnceLock<RetryHook>,
+    /// So often a task goes to another link at most.
+    failovers: u8,
 }
 
-/// Takes over a task that failed for a reason which fresh knowledge of the peer may cure. It runs
-/// while a link's locks are held, so it may only arrange for the retry.
-pub(crate) type RetryHook = Box<dyn Fn(TaskRef) + Send + Sync>;
+/// What a task holds until it is quiet. Its drop takes no lock under which others are taken.
+pub(crate) type Ticket = Box<dyn Any + Send + Sync>;
+
+/// Takes over a task that failed for a reason which fresh knowledge of the peer or another link may
+/// cure. It runs while a link's locks are held, so it may only arrange for the retry.
+pub(crate) type RetryHook = Box<dyn Fn(TaskRef, Turn) + Send + Sync>;
+
+/// When a task is posted again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// Now: it is quiet.
+    Now,
+    /// Once it is quiet, which the hook is told; at its [deadline](TaskSlab::deadline) it is [given
+    /// up](TaskSlab::give_up_waiting).
+    WhenQuiet,
+}
 
 /// What tasks add up to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,8 +88,20 @@ struct TaskBody {
     /// Some failed slice may have been applied.
     touched: bool,
     outcome: Option<Outcome>,
-    /// So often it may be posted again.
+    /// Slices that its link announced.
+    slices: u32,
+    /// So many bytes were at their destination before the latest attempt, which moves the rest.
+    resumed: u64,
+    /// So often it may be posted again for fresh knowledge.
     retries: u8,
+    /// So often it may go to another link.
+    failovers: u8,
+    /// What learns from its end.
+    watch: Option<Watch>,
+    /// Released once it is quiet.
+    ticket: Option<Ticket>,
+    /// It is posted again once it is quiet; until then one more slice is loud.
+    awaits_quiet: bool,
     /// Why it is being posted again.
     previous: Option<Outcome>,
     /// What carries it instead of its batch's sub-batch.
@@ -89,13 +120,20 @@ struct Change {
     quiet: bool,
     /// It did not complete.
     failed: bool,
-    retry: bool,
+    retry: Option<Turn>,
     free: bool,
 }
 
 impl TaskSlab {
+    #[cfg(any(test, feature = "conformance", feature = "fuzzing"))]
     pub(crate) fn new() -> Self {
+        Self::with_failovers(FAILOVERS)
+    }
+
+    /// Whose tasks go to another link so often at most.
+    pub(crate) fn with_failovers(failovers: u8) -> Self {
         Self {
+            failovers,
             chunks: (0..CHUNKS).map(|_| OnceLock::new()).collect(),
             free: FreeCells::default(),
             open_batches: AtomicU64::new(0),
@@ -109,7 +147,7 @@ impl TaskSlab {
         }
     }
 
-    /// Takes `count` cells, or none, for tasks that [`begin`](Self::begin) after this.
+    /// Takes `count` cells, or none, for tasks that [begin](Self::begin_at) after this.
     pub(crate) fn take(
         &self,
         batch: &BatchState,
@@ -132,18 +170,31 @@ impl TaskSlab {
         Ok(())
     }
 
-    /// Tells what tasks ask whose cells were [taken](Self::take). Each is told once.
+    /// As [`begin_at`](Self::begin_at), now.
+    #[cfg(any(test, feature = "conformance", feature = "fuzzing"))]
     pub(crate) fn begin(
         &self,
         batch: &Arc<BatchState>,
         tasks: &[TaskRef],
         specs: impl IntoIterator<Item = (TaskSpec, bool)>,
     ) {
-        let submitted = Some(Instant::now());
+        self.begin_at(Instant::now(), batch, tasks, specs);
+    }
+
+    /// Tells what tasks ask that were submitted then, and whose cells were [taken](Self::take). Each is
+    /// told once.
+    pub(crate) fn begin_at(
+        &self,
+        submitted: Instant,
+        batch: &Arc<BatchState>,
+        tasks: &[TaskRef],
+        specs: impl IntoIterator<Item = (TaskSpec, bool)>,
+    ) {
+        let submitted = Some(submitted);
         for (task, (spec, may_retry)) in tasks.iter().zip(specs) {
             let batch = Arc::clone(batch);
             let mut body = self.cell(task.slot).body.lock();
-            body.begin(spec, submitted, batch, may_retry);
+            body.begin(spec, submitted, batch, may_retry, self.failovers);
         }
     }
 
@@ -180,8 +231,7 @@ impl TaskSlab {
     /// Announces that the link will report `slices` times. Call before the first report.
     pub fn split(&self, task: TaskRef, slices: u32) {
         self.with(task, |body| {
-            body.unfinished = slices;
-            body.loud = slices;
+            (body.unfinished, body.loud, body.slices) = (slices, slices, slices);
         });
     }
 
@@ -198,6 +248,14 @@ impl TaskSlab {
     pub fn settle(&self, task: TaskRef) {
         let Some(change) = self.with(task, |body| {
             body.loud = body.loud.saturating_sub(1);
+            if body.awaits_quiet && body.loud == 1 {
+                body.awaits_quiet = false;
+                let retry = Some(Turn::Now);
+                return Change {
+                    retry,
+                    ..Change::default()
+                };
+            }
             body.after_quiet(Change::default())
         }) else {
             return;
@@ -249,16 +307,52 @@ impl TaskSlab {
 
     /// A task that should be posted again ends instead as it would have ended without.
     pub(crate) fn give_up(&self, task: TaskRef) {
-        let Some(change) = self.with(task, |body| {
-            body.retries = 0;
-            let end = body.previous.take()?;
-            Some(body.finish(end, true))
-        }) else {
+        let Some(change) = self.with(task, |body| body.give_up()) else {
             return;
         };
         if let Some(change) = change {
             self.announce(task, change);
         }
+    }
+
+    /// As [`give_up`](Self::give_up), if it still waits to be quiet.
+    pub(crate) fn give_up_waiting(&self, task: TaskRef) {
+        let change = self.with(task, |body| {
+            body.awaits_quiet.then(|| body.give_up()).flatten()
+        });
+        if let Some(change) = change.flatten() {
+            self.announce(task, change);
+        }
+    }
+
+    /// When the caller of a task stops being interested.
+    pub(crate) fn deadline(&self, task: TaskRef) -> Option<Instant> {
+        self.with(task, |body| body.request_deadline()).flatten()
+    }
+
+    /// `watch` learns from the end of a task.
+    pub(crate) fn watch(&self, task: TaskRef, watch: Option<Watch>) {
+        self.with(task, |body| body.watch = watch);
+    }
+
+    /// What would have learned from the end of a task.
+    pub(crate) fn unwatch(&self, task: TaskRef) -> Option<Watch> {
+        self.with(task, |body| body.watch.take()).flatten()
+    }
+
+    /// Changes what a task asks that is on no link.
+    pub(crate) fn amend(&self, task: TaskRef, change: impl FnOnce(&mut TaskSpec)) {
+        self.with(task, |body| body.spec.as_mut().map(change));
+    }
+
+    /// The task keeps `ticket` until it is quiet.
+    pub(crate) fn charge(&self, task: TaskRef, ticket: Ticket) {
+        let mut ticket = Some(ticket);
+        self.with(task, |body| {
+            if body.outcome.is_none() {
+                body.ticket = ticket.take();
+            }
+        });
     }
 
     /// The caller has asked for an early end.
@@ -268,7 +362,11 @@ impl TaskSlab {
 
     /// Gives a task that awaits its retry a new spec.
     pub(crate) fn renew(&self, task: TaskRef, spec: TaskSpec) {
-        self.with(task, |body| body.spec = Some(spec));
+        self.with(task, |body| {
+            let before = body.spec.as_ref().map_or(spec.length, |spec| spec.length);
+            body.resumed += before.saturating_sub(spec.length);
+            body.spec = Some(spec);
+        });
     }
 
     /// Their batch gives the cells back: at once, or when they are quiet.
@@ -332,12 +430,12 @@ impl TaskSlab {
     }
 
     fn announce(&self, task: TaskRef, change: Change) {
-        if change.retry {
+        if let Some(turn) = change.retry {
             let hook = self
                 .retry
                 .get()
                 .expect("only tasks of an engine ask for retries");
-            return hook(task);
+            return hook(task, turn);
         }
         // Freed before anyone is told, so that who waits for the end finds the books closed.
         if change.free {
@@ -396,12 +494,18 @@ impl TaskBody {
         submitted: Option<Instant>,
         batch: Arc<BatchState>,
         may_retry: bool,
+        failovers: u8,
     ) {
         self.spec = Some(spec);
         self.submitted = submitted;
         self.batch = Some(batch);
         (self.unfinished, self.loud, self.bytes) = (1, 1, 0);
-        self.retries = if may_retry { RETRIES } else { 0 };
+        (self.slices, self.resumed, self.awaits_quiet) = (1, 0, false);
+        (self.retries, self.failovers) = if may_retry {
+            (RETRIES, failovers)
+        } else {
+            (0, 0)
+        };
         (self.touched, self.unwanted, self.orphan) = (false, false, false);
     }
 
@@ -432,24 +536,34 @@ impl TaskBody {
         }
         if self.wants_retry() {
             // The retry is one slice until its link splits it.
-            self.retries -= 1;
             self.previous = self.failure.take();
-            self.bytes = 0;
             self.unfinished = 1;
-            self.loud = 1;
-            change.retry = true;
+            self.loud += 1;
+            self.awaits_quiet = self.loud > 1;
+            change.retry = Some(match self.awaits_quiet {
+                true => Turn::WhenQuiet,
+                false => Turn::Now,
+            });
             return change;
         }
         let failure = self.failure.take().or_else(|| self.shortfall());
-        let mut outcome = failure.unwrap_or(Outcome::Completed { bytes: self.bytes });
+        let bytes = self.resumed + self.bytes;
+        let mut outcome = failure.unwrap_or(Outcome::Completed { bytes });
         if let Some(error) = outcome.error_mut() {
             error.progress = self.progress();
             // The error of one slice speaks for all of them.
             error.quiescent = self.loud == 0;
-            if self.touched || self.bytes > 0 {
-                error.applied = Applied::Unknown;
-            }
+            error.applied = match error.applied {
+                Applied::UpTo(bytes) if self.slices == 1 => Applied::UpTo(self.resumed + bytes),
+                _ if self.touched || self.bytes > 0 => Applied::Unknown,
+                _ if self.resumed > 0 => Applied::UpTo(self.resumed),
+                applied => applied,
+            };
             change.failed = true;
+        }
+        if let (Some(watch), Some(spec)) = (self.watch.take(), &self.spec) {
+            // It takes no lock under which others are taken.
+            watch.ended(spec.op, spec.length, &outcome);
         }
         self.outcome = Some(outcome);
         (self.previous, self.carrier) = (None, None);
@@ -471,24 +585,82 @@ impl TaskBody {
     fn progress(&self) -> Option<Progress> {
         let (spec, submitted) = (self.spec.as_ref()?, self.submitted?);
         let after = submitted.elapsed();
-        Some(Progress::new(spec.op, spec.length, self.bytes, after))
+        let (length, bytes) = (self.resumed + spec.length, self.resumed + self.bytes);
+        Some(Progress::new(spec.op, length, bytes, after))
     }
 
-    fn wants_retry(&self) -> bool {
-        let (Some(Outcome::Failed(error)), Some(spec)) = (&self.failure, &self.spec) else {
+    /// When the caller stops being interested; an attempt may have less time.
+    fn request_deadline(&self) -> Option<Instant> {
+        let spec = self.spec.as_ref()?;
+        let origin = spec.origin.as_ref();
+        origin.map_or(spec.deadline, |origin| origin.deadline)
+    }
+
+    fn give_up(&mut self) -> Option<Change> {
+        (self.retries, self.failovers, self.awaits_quiet) = (0, 0, false);
+        let end = self.previous.take()?;
+        Some(self.finish(end, true))
+    }
+
+    /// It is worth another attempt, which is counted.
+    fn wants_retry(&mut self) -> bool {
+        let (Some(failure), Some(spec)) = (&self.failure, &self.spec) else {
             return false;
         };
-        // A peer that came back elsewhere is not reached where it was, and what one link cannot another
-        // may.
-        let others = spec.origin.as_ref().is_some_and(|origin| origin.others);
-        let may_help = error.retry == Retry::AfterRefresh
-            || matches!(error.reason, Reason::Unreachable(_))
-            || others && error.retry != Retry::Never;
-        // A write is posted once more only if nothing of it can have been applied. A read begins
-        // anew and overwrites what it brought.
-        let is_write = spec.op == Op::Write;
+        let Some(error) = failure.error().filter(|_| !self.unwanted) else {
+            return false;
+        };
+        // A write is posted once more only from where nothing of it can have been applied, now or
+        // later. A read begins anew and overwrites what it brought.
         let untouched = !self.touched && self.bytes == 0;
-        self.retries > 0 && !self.unwanted && self.loud == 0 && may_help && (untouched || !is_write)
+        let is_part = matches!(error.applied, Applied::UpTo(bytes) if bytes < spec.length);
+        // What the target is told of a write is of the whole.
+        let is_known = is_part && self.slices == 1 && spec.receipt.is_none();
+        let movable = match spec.op {
+            Op::Read => true,
+            Op::Write => self.loud == 0 && (untouched || is_known),
+        };
+        if !movable {
+            return false;
+        }
+        // A peer that came back elsewhere is not reached where it was, and what one link cannot another
+        // may. An attempt that took too long is not the end of the time for all of them.
+        let origin = spec.origin.as_ref();
+        let others = origin.is_some_and(|origin| origin.others);
+        let refreshed = origin.is_some_and(|origin| origin.refreshed && others);
+        let (stale, elsewhere) = match failure {
+            Outcome::Failed(error) => (
+                error.retry == Retry::AfterRefresh && !refreshed
+                    || matches!(error.reason, Reason::Unreachable(_)) && !others,
+                others && error.retry != Retry::Never,
+            ),
+            Outcome::TimedOut(_) => {
+                let left = || {
+                    self.request_deadline()
+                        .is_none_or(|end| Instant::now() < end)
+                };
+                (false, others && left())
+            }
+            Outcome::Completed { .. } | Outcome::Cancelled(_) => (false, false),
+        };
+        // Who is not quiet waits for a better link, but not for what will be the same.
+        let left = match (stale, elsewhere) {
+            (true, _) if self.loud == 0 => &mut self.retries,
+            (false, true) => &mut self.failovers,
+            _ => return false,
+        };
+        let may = *left > 0;
+        *left = left.saturating_sub(1);
+        if may {
+            self.touched &= !is_known;
+            (self.bytes, self.slices) = (0, 1);
+            let error = self.failure.as_mut().and_then(Outcome::error_mut);
+            if let Some(error) = error.filter(|_| !is_known && self.touched) {
+                // It speaks of one slice only.
+                error.applied = Applied::Unknown;
+            }
+        }
+        may
     }
 
     fn after_quiet(&mut self, mut change: Change) -> Change {
@@ -496,6 +668,9 @@ impl TaskBody {
             // Ends the leases on local memory (law 13).
             self.spec = None;
             change.batch = self.batch.take();
+            if self.ticket.is_some() {
+                self.ticket = None;
+            }
             change.quiet = change.batch.is_some();
             change.free = self.orphan && change.quiet;
         } else if change.ended {
@@ -534,6 +709,8 @@ mod tests {
             length: 10,
             deadline: None,
             receipt: crate::transport::Receipt::default(),
+            qos: crate::qos::Qos::new(),
+            terms: None,
             origin: None,
         };
         let mut refs = Vec::new();
@@ -583,7 +760,7 @@ mod tests {
     fn law_01_a_write_of_which_a_part_was_applied_is_not_posted_again() {
         let unreachable = || failed(Reason::Unreachable("".into()));
         let (slab, _batch, task) = slab_with_one(true);
-        slab.on_retry(Box::new(|_| panic!("it would be applied twice")));
+        slab.on_retry(Box::new(|_, _| panic!("it would be applied twice")));
         slab.split(task, 2);
         slab.finish(task, Outcome::Completed { bytes: 5 }, true);
         slab.finish(task, Outcome::Failed(unreachable()), true);
@@ -596,7 +773,7 @@ mod tests {
     #[test]
     fn law_02_a_task_whose_retry_is_given_up_ends_as_it_would_have_without() {
         let (slab, batch, task) = slab_with_one(true);
-        slab.on_retry(Box::new(|_| {}));
+        slab.on_retry(Box::new(|_, _| {}));
         slab.finish(task, Outcome::Failed(failed(Reason::StaleGeneration)), true);
         assert!(!batch.is_terminal());
         slab.give_up(task);
@@ -612,7 +789,7 @@ mod tests {
     fn law_02_a_task_asks_for_a_few_retries_and_ends_once() {
         let (slab, batch, task) = slab_with_one(true);
         let (asked, asks) = std::sync::mpsc::channel();
-        slab.on_retry(Box::new(move |task| asked.send(task).unwrap()));
+        slab.on_retry(Box::new(move |task, _| asked.send(task).unwrap()));
         let stale = || Outcome::Failed(failed(Reason::StaleGeneration));
         for _ in 0..RETRIES {
             slab.finish(task, stale(), true);

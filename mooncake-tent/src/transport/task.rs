@@ -4,11 +4,12 @@ use std::{fmt, sync::Arc, time::Instant};
 
 use smallvec::SmallVec;
 
-use super::Peer;
+use super::{Peer, Terms};
 use crate::{
     error::{Reason, Stage, TransferError},
     identity::{Generation, PeerId, RegistrationId},
     memory::LocalSlice,
+    qos::Qos,
     segment::{RemoteRange, Segment},
 };
 
@@ -69,6 +70,10 @@ pub struct TaskSpec {
     pub deadline: Option<Instant>,
     /// Of a write: what the peer shall be told. Links that cannot are not asked.
     pub receipt: Receipt,
+    /// What the caller asks of its way.
+    pub qos: Qos,
+    /// What a policy or the caller asks of the link by name, if anything.
+    pub terms: Option<Arc<Terms>>,
     /// What the caller named, if the engine may look it up anew.
     pub(crate) origin: Option<Origin>,
 }
@@ -101,6 +106,8 @@ pub struct Posting {
 pub(crate) struct Origin {
     pub(crate) segment: Segment,
     pub(crate) range: RemoteRange,
+    /// When the caller stops being interested.
+    pub(crate) deadline: Option<Instant>,
     /// How many fences the segment had seen.
     pub(crate) fences: u64,
     /// A bit for the place of each link that failed it.
@@ -111,6 +118,8 @@ pub(crate) struct Origin {
     pub(crate) others: bool,
     /// It was posted once more for fresh knowledge of the peer.
     pub(crate) refreshed: bool,
+    /// A part of it is done, and left out since.
+    pub(crate) resumed: bool,
 }
 
 /// A task cell in the engine's slab; a stale reference of a reused slot matches nothing.

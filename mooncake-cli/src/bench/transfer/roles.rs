@@ -296,7 +296,7 @@ impl Initiator {
                 Failure::new(format!("the target {name} cannot be reached")).because(error)
             })?;
             let buffers = segment.descriptor();
-            let largest = buffers.buffers().iter().max_by_key(|buffer| buffer.length);
+            let largest = buffers.buffers().max_by_key(|buffer| buffer.length);
             let largest =
                 largest.ok_or_else(|| Failure::new(format!("{name} offers no memory")))?;
             least = least.min(largest.length);

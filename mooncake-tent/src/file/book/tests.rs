@@ -64,6 +64,8 @@ impl Ground {
             length,
             deadline,
             receipt: crate::transport::Receipt::default(),
+            qos: crate::qos::Qos::new(),
+            terms: None,
             origin: None,
         };
         self.tasks.begin(&self.batch, &refs, [(spec, false)]);

@@ -129,6 +129,8 @@ mod tests {
                 length: LENGTH,
                 deadline: None,
                 receipt: crate::transport::Receipt::default(),
+                qos: crate::qos::Qos::new(),
+                terms: None,
                 origin: None,
             };
             let mut refs = Vec::new();
