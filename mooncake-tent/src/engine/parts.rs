@@ -8,7 +8,7 @@ use super::parking::Gated;
 use crate::{
     lane::Watch,
     stripes::Stripes,
-    transport::{BatchState, SubBatch, TaskRef, TaskSpec},
+    transport::{BatchState, Peer, SubBatch, TaskRef, TaskSpec},
 };
 
 /// More than so many are not kept for a thread.
@@ -41,6 +41,9 @@ pub(crate) struct Scratch {
     pub(super) watches: Vec<(usize, Watch)>,
     /// Submissions so far.
     pub(super) submissions: u32,
+    /// The last peer, and a copy of it that only this has: each task counts the one that it holds, and
+    /// threads that do so had better not meet.
+    peer: Option<(Arc<Peer>, Arc<Peer>)>,
 }
 
 /// Where a task goes.
@@ -60,6 +63,18 @@ const FIRST: u32 = 16;
 const SAMPLED_FIRST: u32 = 4;
 
 impl Scratch {
+    /// A copy of `peer` for tasks to hold.
+    pub(super) fn peer(&mut self, peer: &Arc<Peer>) -> Arc<Peer> {
+        match &self.peer {
+            Some((known, copy)) if Arc::ptr_eq(known, peer) => Arc::clone(copy),
+            _ => {
+                let copy = Arc::new(Peer::clone(peer));
+                self.peer = Some((Arc::clone(peer), Arc::clone(&copy)));
+                copy
+            }
+        }
+    }
+
     /// Keeps nothing but room.
     pub(super) fn clear(&mut self) {
         self.specs.clear();

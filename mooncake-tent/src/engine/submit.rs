@@ -143,7 +143,7 @@ impl Shared {
         let spec = TaskSpec {
             op: request.op,
             local: request.local,
-            peer: Arc::clone(known.descriptor.peer()),
+            peer: scratch.peer(known.descriptor.peer()),
             registration,
             generation,
             offset,

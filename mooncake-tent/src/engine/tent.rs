@@ -297,7 +297,7 @@ impl TransferEngine for TentEngine {
     ) -> BoxFuture<'a, Result<Segment>> {
         Box::pin(async move {
             if name.is_empty() || name == self.segment_name() {
-                return Ok(self.shared.own.segment().clone());
+                return Ok(self.shared.own.segment().opened_again());
             }
             match self.shared.opening(name) {
                 Some(opening) => opening.within(name, budget).await,

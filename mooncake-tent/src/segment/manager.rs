@@ -104,7 +104,7 @@ impl SegmentManager {
     /// The segment of this name, fetched from its owner unless it is open already.
     pub(crate) async fn open(&self, name: &str, budget: Duration) -> Result<Segment> {
         if let Some(open) = self.open.lock().get(name) {
-            return Ok(open.segment.clone());
+            return Ok(open.segment.opened_again());
         }
         let fetched = self.fetch(name, None, budget).await;
         let described = fetched.and_then(|descriptor| {
@@ -132,7 +132,7 @@ impl SegmentManager {
                 segment,
             }
         });
-        open.segment.clone()
+        open.segment.opened_again()
     }
 
     /// The owner of this name was last seen there.

@@ -19,11 +19,15 @@ use crate::{
     transport::Opened,
 };
 
-/// An opened segment. Clones refer to the same one.
+/// An opened segment. Clones refer to the same one, and share a count of themselves: threads that submit
+/// very many requests side by side had better open it once each.
 #[derive(Clone)]
 pub struct Segment {
-    shared: Arc<Shared>,
+    handle: Arc<Handle>,
 }
+
+/// Of one opening. Each task holds it, and counts of different openings are in different places.
+struct Handle(Arc<Shared>);
 
 struct Shared {
     name: String,
@@ -98,34 +102,55 @@ pub enum RemoteRange {
 
 impl Segment {
     pub(crate) fn new(name: String, descriptor: SegmentDescriptor, fences: Arc<Fences>) -> Self {
-        Self {
-            shared: Arc::new(Shared {
-                fences,
-                name,
-                known: ArcSwap::from_pointee(Known::new(descriptor)),
-                refreshing: tokio::sync::Mutex::new(()),
-                provided: None,
-            }),
-        }
+        Self::of(Shared {
+            fences,
+            name,
+            known: ArcSwap::from_pointee(Known::new(descriptor)),
+            refreshing: tokio::sync::Mutex::new(()),
+            provided: None,
+        })
     }
 
     /// What link number `link` has opened by itself.
     pub(crate) fn provided(name: String, opened: Opened, link: usize) -> Self {
         let Opened { descriptor, keep } = opened;
-        let mut segment = Self::new(name, descriptor, Arc::default());
-        let shared = Arc::get_mut(&mut segment.shared).expect("it is new");
-        shared.provided = Some(Provided { link, _keep: keep });
-        segment
+        Self::of(Shared {
+            fences: Arc::default(),
+            name,
+            known: ArcSwap::from_pointee(Known::new(descriptor)),
+            refreshing: tokio::sync::Mutex::new(()),
+            provided: Some(Provided { link, _keep: keep }),
+        })
+    }
+
+    fn of(shared: Shared) -> Self {
+        Self {
+            handle: Arc::new(Handle(Arc::new(shared))),
+        }
+    }
+
+    /// The same segment, as one who opens it has it.
+    pub(crate) fn opened_again(&self) -> Self {
+        Self {
+            handle: Arc::new(Handle(Arc::clone(&self.handle.0))),
+        }
+    }
+
+    fn shared(&self) -> &Shared {
+        &self.handle.0
     }
 
     /// The number of the link that provides it, if it is not that of a process.
     pub(crate) fn provider(&self) -> Option<usize> {
-        self.shared.provided.as_ref().map(|provided| provided.link)
+        self.shared()
+            .provided
+            .as_ref()
+            .map(|provided| provided.link)
     }
 
     /// The name under which it was opened.
     pub fn name(&self) -> &str {
-        &self.shared.name
+        &self.shared().name
     }
 
     /// Which life of its owner was last seen.
@@ -138,26 +163,26 @@ impl Segment {
         self.known().descriptor.clone()
     }
 
-    /// They are clones of each other.
+    /// They are clones of each other, or openings of the same one.
     pub(crate) fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.shared, &other.shared)
+        Arc::ptr_eq(&self.handle.0, &other.handle.0)
     }
 
     pub(crate) fn known(&self) -> Guard<Arc<Known>> {
-        self.shared.known.load()
+        self.shared().known.load()
     }
 
     pub(crate) fn learn(&self, descriptor: SegmentDescriptor) {
-        self.shared.known.store(Arc::new(Known::new(descriptor)));
+        self.shared().known.store(Arc::new(Known::new(descriptor)));
     }
 
     pub(crate) fn fences(&self) -> &Fences {
-        &self.shared.fences
+        &self.shared().fences
     }
 
     /// Whoever holds this may fetch the descriptor.
     pub(crate) async fn refreshing(&self) -> tokio::sync::MutexGuard<'_, ()> {
-        self.shared.refreshing.lock().await
+        self.shared().refreshing.lock().await
     }
 }
 

@@ -137,10 +137,9 @@ impl SubBatch for NullSubBatch {
 #[derive(Debug)]
 struct Alone {
     engine: TentEngine,
-    segment: Segment,
     far: Buffer,
     /// Whose segment it is.
-    _owner: TentEngine,
+    owner: TentEngine,
 }
 
 impl Alone {
@@ -150,23 +149,24 @@ impl Alone {
         let engine = engine().without_control().build().await;
         let engine = engine.map_err(unusable)?;
         let far = register(&owner, REGION, Permission::PeersReadWrite).await?;
-        let segment = engine.open_segment(owner.segment_name(), PATIENCE).await;
-        Ok(Self {
-            segment: segment.map_err(unusable)?,
-            engine,
-            far,
-            _owner: owner,
-        })
+        Ok(Self { engine, far, owner })
     }
 
-    fn transfer(&self, case: &Case, buffer: &Buffer) -> Result<(), Failure> {
+    /// As a caller of its own.
+    async fn open(&self) -> Result<Segment, Failure> {
+        let name = self.owner.segment_name();
+        let segment = self.engine.open_segment(name, PATIENCE).await;
+        segment.map_err(unusable)
+    }
+
+    fn transfer(&self, case: &Case, (segment, buffer): &(Segment, Buffer)) -> Result<(), Failure> {
         let request = |i: u64| {
             let at = i * case.block % (REGION - case.block + 1);
             let local = buffer.slice(at..at + case.block)?;
             let place = RemoteRange::Address(self.far.memory().address() + at);
             Ok(match case.op {
-                Op::Write => Request::write(local, &self.segment, place),
-                _ => Request::read(local, &self.segment, place),
+                Op::Write => Request::write(local, segment, place),
+                _ => Request::read(local, segment, place),
             })
         };
         let requests: mooncake_tent::Result<Vec<_>> = (0..case.batch).map(request).collect();
@@ -187,8 +187,8 @@ pub(super) struct EngineAlone {
     case: Case,
     engines: Vec<Alone>,
     callers: Vec<usize>,
-    /// One of each caller, so that those of one engine share nothing else.
-    buffers: Vec<Buffer>,
+    /// Of each caller its own, so that those of one engine share nothing else.
+    ends: Vec<(Segment, Buffer)>,
 }
 
 impl EngineAlone {
@@ -212,16 +212,17 @@ impl EngineAlone {
             for _ in 0..engines {
                 alone.push(Alone::start().await?);
             }
-            let mut buffers = Vec::with_capacity(threads);
+            let mut ends = Vec::with_capacity(threads);
             for number in 0..threads {
-                let engine = &alone[number % engines].engine;
-                buffers.push(register(engine, REGION, Permission::Local).await?);
+                let alone = &alone[number % engines];
+                let buffer = register(&alone.engine, REGION, Permission::Local).await?;
+                ends.push((alone.open().await?, buffer));
             }
             Ok(Self {
                 case: *case,
                 engines: alone,
                 callers: (0..threads).collect(),
-                buffers,
+                ends,
             })
         })
     }
@@ -233,12 +234,12 @@ impl Contender for EngineAlone {
             case,
             engines,
             callers,
-            buffers,
+            ends,
         } = self;
         let (case, pace, cpu) = (*case, case.pace(), own_cpu());
         let (tallies, wall) = together(callers, |caller| {
-            let (engine, buffer) = (&engines[*caller % engines.len()], &buffers[*caller]);
-            pace.run(budget, |_| engine.transfer(&case, buffer))
+            let (engine, ends) = (&engines[*caller % engines.len()], &ends[*caller]);
+            pace.run(budget, |_| engine.transfer(&case, ends))
         })?;
         let tallies = tallies.iter().map(|tally| (tally, case.batch));
         Ok(sample(tallies, case.block, wall, own_cpu() - cpu))
