@@ -6,6 +6,7 @@ mod page;
 use std::collections::BTreeSet;
 
 use mooncake_cli::bench::cpp::CppReplay;
+use mooncake_cli::bench::transfer::{RoleReport, RoleRow};
 use mooncake_cli::bench::{Bar, Figures, Other, Report, Row, Yardstick};
 use mooncake_cli::commands::get::GetResult;
 use mooncake_cli::commands::locate::{Place, Places};
@@ -124,6 +125,26 @@ fn measured_rows_have_the_fields_of_the_page() {
     };
     let row = row.should_take_at_most(1.15);
     check("bench transfer", &Report { rows: vec![row] });
+    let row = RoleRow {
+        block_bytes: 1,
+        batch: 1,
+        threads: 1,
+        gb_per_s: 1.0,
+        avg_inst_gb_per_s: 1.0,
+        avg_lat_us: 1.0,
+        avg_tx_us: 1.0,
+        p99_tx_us: 1.0,
+        p999_tx_us: 1.0,
+        cpu_s_per_gb: 1.0,
+        failed: 0,
+        longest_stall_ms: 1.0,
+        checked_bytes: 1,
+    };
+    let report = RoleReport {
+        rows: vec![row],
+        skipped: 0,
+    };
+    check("bench transfer as an initiator", &report);
 }
 
 #[test]

@@ -45,6 +45,8 @@ typedef uint64_t tent_batch_id_t;
 #define TRANSPORT_UB (11)
 #define TRANSPORT_MPCOMM (12)
 
+/* Until tent_unregister_memory() has returned, or its task has completed, a task that was cancelled, timed
+ * out or failed may still touch `source`. */
 /* Moves `length` bytes between `source`, which is registered here, and `target_offset` of a segment:
  * an address in its owner's memory, or a place in a file. A batch may have requests of both kinds. */
 typedef struct tent_request {
@@ -126,7 +128,8 @@ void tent_set_config(const char *key, const char *value);
 
 /* NULL: it does not start, for instance because a setting makes no sense. */
 tent_engine_t tent_create_engine(void);
-/* Ends all transfers. Memory that was registered is not touched any more when it returns. */
+/* Ends all transfers. Registered memory is not touched any more when it returns, unless
+ * tent_last_error() says so: then it has to stay. */
 void tent_destroy_engine(tent_engine_t engine);
 /* 1 or 0. */
 int tent_available(tent_engine_t engine);
@@ -146,7 +149,8 @@ void tent_free_segment_info(tent_segment_info_t *info);
  * freed; in the first form peers may read and write it. */
 int tent_allocate_memory(tent_engine_t engine, void **addr, size_t size, const char *location);
 int tent_allocate_memory_ex(tent_engine_t engine, void **addr, size_t size, tent_memory_options_t *opts);
-/* -1 while transfers hold it, which then still is allocated. */
+/* Waits until no transfer holds it. If that takes longer than 10 s it returns -1, and the memory is freed
+ * when they end; it must not be used from the call on. */
 int tent_free_memory(tent_engine_t engine, void *addr);
 
 /* Memory of the caller, which must stay until it is unregistered. Registering the same twice counts. */
@@ -171,7 +175,8 @@ int tent_free_batch(tent_engine_t engine, tent_batch_id_t batch_id);
 /* Adds tasks to a batch, all or none; their numbers go on from those that it has. */
 int tent_submit(tent_engine_t engine, tent_batch_id_t batch_id, tent_request_t *entries, size_t count);
 /* As tent_submit(). Once all of these tasks have completed, the owner of each segment that they name finds
- * the notification in its queue, once; if one of them does not complete, nobody is told. */
+ * the notification in its queue, once; if one of them does not complete, nobody is told. It is sent in the
+ * background: an owner that is away, that was started anew, or whose queue stays full does not get it. */
 int tent_submit_notif(tent_engine_t engine, tent_batch_id_t batch_id, tent_request_t *entries, size_t count,
                       const char *name, const char *message);
 /* Puts a notification into the queue of the segment's owner: once, or -1. */

@@ -31,8 +31,16 @@ pub(crate) struct Entry {
 pub(crate) enum Leave {
     /// It was registered more than once.
     Stays,
-    Unregister(Buffer),
-    Wait(Weak<()>),
+    Unregister(Buffer, Life),
+    Wait(Life),
+}
+
+/// One registration of some memory, which another may follow at the same address.
+#[derive(Debug)]
+pub(crate) struct Life {
+    pub(crate) address: u64,
+    size: u64,
+    pub(crate) touched: Weak<()>,
 }
 
 #[derive(Debug, Default)]
@@ -93,7 +101,7 @@ impl Buffers {
     }
 
     /// Begins to unregister what is at `address`, of that size or of any if it is 0.
-    pub(crate) fn leave(&self, address: u64, size: u64, owned: bool) -> Result<(u64, Leave)> {
+    pub(crate) fn leave(&self, address: u64, size: u64, owned: bool) -> Result<Leave> {
         let mut registered = self.0.lock();
         let key = match size {
             0 => {
@@ -113,17 +121,39 @@ impl Buffers {
         }
         if entry.count > 1 {
             entry.count -= 1;
-            return Ok((key.1, Leave::Stays));
+            return Ok(Leave::Stays);
         }
-        let leave = match entry.buffer.take() {
-            Some(buffer) => Leave::Unregister(buffer),
-            None => Leave::Wait(Weak::clone(&entry.touched)),
+        let touched = Weak::clone(&entry.touched);
+        let life = Life {
+            address,
+            size: key.1,
+            touched,
         };
-        Ok((key.1, leave))
+        Ok(match entry.buffer.take() {
+            Some(buffer) => Leave::Unregister(buffer, life),
+            None => Leave::Wait(life),
+        })
     }
 
-    pub(crate) fn forget(&self, address: u64, size: u64) {
-        self.0.lock().entries.remove(&(address, size));
+    /// It has left. Others may have been given memory at the same address meanwhile.
+    pub(crate) fn forget(&self, life: &Life) {
+        let mut registered = self.0.lock();
+        let key = (life.address, life.size);
+        let same = |entry: &Entry| Weak::ptr_eq(&entry.touched, &life.touched);
+        if registered.entries.get(&key).is_some_and(same) {
+            registered.entries.remove(&key);
+        }
+    }
+
+    /// Unregisters everything, and says what may still be touched.
+    pub(crate) fn clear(&self) -> Vec<Life> {
+        let entries = std::mem::take(&mut self.0.lock().entries);
+        let life = |((address, size), entry): ((u64, u64), Entry)| Life {
+            address,
+            size,
+            touched: entry.touched,
+        };
+        entries.into_iter().map(life).collect()
     }
 }
 

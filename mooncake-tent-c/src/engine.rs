@@ -77,6 +77,13 @@ impl CEngine {
     pub(crate) fn destroy(self) -> Result<()> {
         self.batches.clear();
         let stopped = self.runtime.block_on(self.engine.shutdown(PATIENCE));
+        for life in self.buffers.clear() {
+            if !wait_until_untouched(&life.touched, PATIENCE) {
+                let address = life.address;
+                let why = format!("the memory at {address:#x} may still be touched: it must stay");
+                return Err(Failure::new(why));
+            }
+        }
         Ok(stopped?)
     }
 
@@ -188,20 +195,20 @@ impl CEngine {
 
     /// Ends when nothing touches it any more.
     pub(crate) fn leave(&self, address: u64, size: u64, owned: bool) -> Result<()> {
-        let (size, leave) = self.buffers.leave(address, size, owned)?;
-        let ended = match leave {
+        let (life, ended) = match self.buffers.leave(address, size, owned)? {
             Leave::Stays => return Ok(()),
-            Leave::Unregister(buffer) => {
+            Leave::Unregister(buffer, life) => {
                 let left = self.engine.unregister_memory(buffer, PATIENCE);
-                self.runtime.block_on(left).map_err(Failure::from)
+                (life, self.runtime.block_on(left).map_err(Failure::from))
             }
-            Leave::Wait(touched) => match wait_until_untouched(&touched, PATIENCE) {
-                true => Ok(()),
-                false => Err(Failure::new("transfers still hold the memory")),
+            Leave::Wait(life) => match wait_until_untouched(&life.touched, PATIENCE) {
+                true => (life, Ok(())),
+                false => (life, Err(Failure::new("transfers still hold the memory"))),
             },
         };
-        if ended.is_ok() {
-            self.buffers.forget(address, size);
+        // What we allocated we free when it is quiet: the caller has nothing more to do with it.
+        if ended.is_ok() || owned {
+            self.buffers.forget(&life);
         }
         ended
     }
@@ -230,8 +237,16 @@ impl CEngine {
         let submitted = self
             .engine
             .submit_transfer_and_notify(&mut batch, requests, notification);
-        // It is carried out whether or not anybody asks how.
-        submitted.map(drop).map_err(Failure::from)
+        let announced = submitted?;
+        self.runtime.spawn(async move {
+            for delivery in announced.deliveries().await {
+                if let Err(error) = delivery.result {
+                    let segment = delivery.segment.name();
+                    tracing::warn!(segment, %error, "a notification was not delivered");
+                }
+            }
+        });
+        Ok(())
     }
 
     pub(crate) fn notify(&self, segment: u64, notification: Notification) -> Result<()> {

@@ -182,6 +182,20 @@ pub enum Reason {
     TimedOut,
 }
 
+impl Reason {
+    /// The peer was there and said so.
+    pub(crate) fn is_an_answer(&self) -> bool {
+        matches!(
+            self,
+            Self::OutOfBounds
+                | Self::Permission
+                | Self::StaleGeneration
+                | Self::UnknownRegistration
+                | Self::ArrivalsFull
+        )
+    }
+}
+
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::{
     Time,
-    error::Reason,
+    error::{Reason, Stage},
     selector::{Circuit, CircuitConfig, Pass, RateTable},
     transport::{Op, Outcome},
 };
@@ -161,7 +161,12 @@ impl Watch {
             }
             (Outcome::Cancelled(_), Some(pass)) => self.lane.abandoned(pass),
             (Outcome::Failed(error) | Outcome::TimedOut(error), Some(pass)) => {
-                self.lane.failed(Some(pass), &error.reason);
+                match error.stage {
+                    // It never came to the link.
+                    Stage::Resolve => self.lane.abandoned(pass),
+                    _ if error.reason.is_an_answer() => self.lane.succeeded(pass),
+                    _ => drop(self.lane.failed(Some(pass), &error.reason)),
+                }
             }
             (_, None) => {}
         }
@@ -171,7 +176,7 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{error::Stage, identity::Incarnation};
+    use crate::{error::TransferError, identity::Incarnation};
 
     fn measured(lane: &Lane, length: u64) {
         for _ in 0..RateTable::TRUSTED {
@@ -204,6 +209,41 @@ mod tests {
         let mut rates = lane.rates[0].lock();
         rates.fade(Time::ZERO + 100 * FADES_EVERY);
         assert!(rates.table.estimate(4096).is_none());
+    }
+
+    #[test]
+    fn law_10_a_trial_that_was_answered_or_never_made_does_not_bar_the_lane() {
+        let start = Instant::now().checked_sub(Duration::from_secs(100));
+        let over = CircuitConfig::default().cooldown;
+        let refused =
+            |reason, stage| Outcome::Failed(TransferError::unstarted(reason, stage, None));
+        for (end, mended) in [
+            (refused(Reason::OutOfBounds, Stage::Admit), true),
+            (refused(Reason::ArrivalsFull, Stage::Admit), true),
+            (
+                refused(Reason::Broken("fenced".into()), Stage::Resolve),
+                false,
+            ),
+            (
+                Outcome::timed_out(Stage::Resolve, Incarnation::random()),
+                false,
+            ),
+        ] {
+            let mut lane = Lane::new(start.unwrap());
+            assert!(lane.failed(None, &Reason::Unreachable("gone".into())));
+            lane.start = lane.start.checked_sub(over).unwrap();
+            let pass = lane.admit_probe();
+            let lane = Arc::new(lane);
+            let (since, watched) = (Instant::now(), Arc::clone(&lane));
+            Watch {
+                lane: watched,
+                since,
+                pass,
+            }
+            .ended(Op::Read, 1, &end);
+            assert_eq!(lane.is_troubled(), !mended, "{end:?}");
+            assert!(mended || lane.admit_probe().is_some(), "{end:?}");
+        }
     }
 
     #[test]

@@ -125,8 +125,11 @@ impl Parking {
         let all = scratch.specs.iter().zip(&mut scratch.gated);
         let mut refused = None;
         for (((spec, _), gated), link) in all.zip(&mut scratch.links) {
-            let To::Link(place) = *link else {
-                continue;
+            let place = match (*link, &spec.origin) {
+                (To::Link(place), _) => place,
+                // Whoever goes without knowing where to comes back and then knows.
+                (To::Nowhere, Some(origin)) => usize::from(origin.link),
+                (To::Nowhere | To::Later, _) => continue,
             };
             let entry = Entry {
                 bytes: spec.length,
@@ -141,10 +144,9 @@ impl Parking {
                     gated.decided = Decided::Goes(Pass { parking, charge });
                 }
                 Ok(Offer::Waits(number)) => {
-                    let link_place = place;
                     gated.decided = Decided::Waits {
                         number,
-                        link: link_place,
+                        link: place,
                     };
                     *link = To::Later;
                 }

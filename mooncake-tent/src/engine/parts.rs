@@ -80,7 +80,12 @@ impl Scratch {
         self.specs.clear();
         self.links.clear();
         self.gated.clear();
-        self.watches.clear();
+        // Nobody will try what these were to try.
+        for (_, Watch { lane, pass, .. }) in self.watches.drain(..) {
+            if let Some(pass) = pass {
+                lane.abandoned(pass);
+            }
+        }
     }
 
     /// The task that is planned next is one that is measured: the others of its submission wait behind

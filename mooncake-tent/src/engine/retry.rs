@@ -151,7 +151,8 @@ impl Shared {
             // The part that is done belongs to another life of the buffer.
             return None;
         }
-        if peer.id() != spec.peer.id() {
+        let moved = peer.id() != spec.peer.id();
+        if moved {
             // None of them has tried this one.
             origin.tried = 0;
         }
@@ -170,7 +171,7 @@ impl Shared {
         self.route(&wanted, &errand, &origin.segment, &known, now, take);
         // The one that failed may do with what is known now, but not twice; one that was too slow, with
         // what time is left, if there is no other.
-        let again = late || refreshed && !origin.refreshed;
+        let again = late || moved || refreshed && !origin.refreshed;
         let first = route.ways.first();
         let same = |way: &&Way| way.link == origin.link && again;
         let same = || Some((route.ways.iter().find(same)?.clone(), None));
@@ -277,7 +278,11 @@ impl UnlessStopped {
 impl Drop for UnlessStopped {
     fn drop(&mut self) {
         if self.task != TaskRef::NONE {
-            let error = TransferError::unstarted(Reason::Stopped, Stage::Resolve, None);
+            let mut error = TransferError::unstarted(Reason::Stopped, Stage::Resolve, None);
+            // What its last attempt has done stays done.
+            if let Some(last) = self.tasks.retried_for(self.task) {
+                error.applied = last.applied;
+            }
             self.tasks.finish(self.task, Outcome::Failed(error), true);
         }
     }
