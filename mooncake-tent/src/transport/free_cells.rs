@@ -3,6 +3,9 @@
 use super::TaskRef;
 use crate::{stripes::Stripes, sync::Mutex};
 
+/// For so many a thread has room from its first one on.
+const ROOM: usize = 1024;
+
 /// Cells go back to the thread that gave them up, which has them in its cache.
 #[derive(Debug, Default)]
 pub(super) struct FreeCells {
@@ -46,7 +49,12 @@ impl FreeCells {
 
     /// Tasks use these no more.
     pub(super) fn give_up(&self, slots: &[u32]) {
-        self.given_up.own().lock().extend_from_slice(slots);
+        let mut given_up = self.given_up.own().lock();
+        if given_up.capacity() == 0 {
+            // Once, rather than at each doubling.
+            given_up.reserve(ROOM);
+        }
+        given_up.extend_from_slice(slots);
     }
 
     /// Cells that some task has or had.
