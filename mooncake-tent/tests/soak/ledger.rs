@@ -2,7 +2,10 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::Mutex,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -11,6 +14,8 @@ use std::{
 pub(crate) struct Ledger {
     start: Instant,
     time: Duration,
+    /// Somebody found something that is wrong.
+    over: AtomicBool,
     /// Whether they completed; what nobody knows is not here.
     ended: Mutex<HashMap<u64, bool>>,
     arrived: Mutex<HashSet<u64>>,
@@ -21,6 +26,7 @@ impl Ledger {
         Self {
             start: Instant::now(),
             time,
+            over: AtomicBool::new(false),
             ended: Mutex::default(),
             arrived: Mutex::default(),
         }
@@ -31,7 +37,11 @@ impl Ledger {
     }
 
     pub(crate) fn goes_on(&self) -> bool {
-        self.elapsed() < self.time
+        self.elapsed() < self.time && !self.over.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn stop(&self) {
+        self.over.store(true, Ordering::Relaxed);
     }
 
     /// Not beyond the end.

@@ -33,7 +33,7 @@ use mooncake_tent::{
 use owner::Owner;
 use process::Holdings;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use tokio::runtime::Runtime;
+use tokio::{runtime::Runtime, task::JoinHandle};
 
 const SECONDS: &str = "MOONCAKE_SOAK_SECONDS";
 const SEED: &str = "MOONCAKE_SOAK_SEED";
@@ -217,6 +217,10 @@ async fn run(time: Duration, seed: u64) -> Tally {
     let mut resident = None;
     while ledger.goes_on() {
         tokio::time::sleep(Duration::from_millis(100)).await;
+        let early = callers.iter().any(JoinHandle::is_finished);
+        if early && ledger.goes_on() || owners.iter().any(Owner::has_ended) {
+            ledger.stop();
+        }
         if resident.is_none() && ledger.elapsed() > time / 3 {
             resident = Some(process::resident_bytes());
         }

@@ -61,6 +61,11 @@ impl Owner {
         self.engine.segment_name()
     }
 
+    /// It found something that is wrong.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.work.is_finished()
+    }
+
     /// Once all callers are gone.
     pub(crate) async fn end(self) {
         self.stop.store(true, Ordering::Relaxed);
