@@ -13,6 +13,7 @@
 mod answers;
 mod campaign;
 mod configuration;
+mod contracts;
 mod deltas;
 mod descriptors;
 mod entries;
@@ -43,9 +44,10 @@ pub struct Target {
 }
 
 /// All targets, by name.
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: [Target; 14] = [
     answers::TARGET,
     configuration::TARGET,
+    contracts::TARGET,
     deltas::TARGET,
     descriptors::TARGET,
     entries::TARGET,

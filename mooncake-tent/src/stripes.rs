@@ -1,12 +1,11 @@
 //! One value for each of several threads, so that those that do the same do not meet.
 
-use std::{
-    ops::Deref,
-    sync::atomic::{AtomicUsize, Ordering},
-};
+use std::ops::Deref;
+#[cfg(not(mooncake_loom))]
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// More threads share. A model has few threads and no need.
-const COUNT: usize = if cfg!(mooncake_loom) { 1 } else { 8 };
+/// More threads share. A model has few threads.
+const COUNT: usize = if cfg!(mooncake_loom) { 2 } else { 8 };
 
 /// Threads use their own stripe where they can, and the others' where that has nothing for them.
 #[derive(Debug)]
@@ -45,6 +44,7 @@ impl<T> Deref for Stripe<T> {
 }
 
 /// The number of the calling thread's stripe: threads are dealt out as they come.
+#[cfg(not(mooncake_loom))]
 fn own() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
@@ -52,6 +52,31 @@ fn own() -> usize {
     }
     // A thread that is ending has lost its number.
     OWN.try_with(|own| *own).unwrap_or(0)
+}
+
+#[cfg(mooncake_loom)]
+use modelled::own;
+#[cfg(all(test, mooncake_loom))]
+pub(crate) use modelled::sit_at;
+
+/// Threads of a model say for themselves which stripe is theirs, or have the first.
+#[cfg(mooncake_loom)]
+mod modelled {
+    use std::cell::Cell;
+
+    loom::thread_local! {
+        static OWN: Cell<usize> = Cell::new(0);
+    }
+
+    pub(super) fn own() -> usize {
+        OWN.try_with(Cell::get).unwrap_or(0)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn sit_at(stripe: usize) {
+        assert!(stripe < super::COUNT);
+        OWN.with(|own| own.set(stripe));
+    }
 }
 
 #[cfg(test)]

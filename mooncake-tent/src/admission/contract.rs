@@ -193,6 +193,30 @@ impl Contracts {
         Self::new(defaults, tenants)
     }
 
+    /// The JSON form, with tenants in their order and intents by name.
+    ///
+    /// ```
+    /// use mooncake_tent::admission::Contracts;
+    ///
+    /// let text = r#"{"version":1,"defaults":{"priority":"low"},"tenants":[]}"#;
+    /// assert_eq!(Contracts::from_json(text)?.to_json(), text);
+    /// # Ok::<_, mooncake_tent::admission::ContractError>(())
+    /// ```
+    #[cfg(feature = "json")]
+    pub fn to_json(&self) -> String {
+        super::json::encode(&self.defaults, &self.tenants)
+    }
+
+    /// What everybody has.
+    pub fn defaults(&self) -> &Contract {
+        &self.defaults
+    }
+
+    /// What tenants have of their own, in the order in which they were given.
+    pub fn tenants(&self) -> &[Tenant] {
+        &self.tenants
+    }
+
     /// What counts for a request.
     pub(crate) fn terms(
         &self,

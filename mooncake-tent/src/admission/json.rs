@@ -1,8 +1,14 @@
 //! Contracts as JSON, in the form that configurations of the engine in C++ have.
 
-use std::collections::HashMap;
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+};
 
-use serde::{Deserialize, Deserializer, de};
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{self, MapAccess, Visitor},
+};
 
 use super::{Contract, Degraded, Tenant};
 use crate::{
@@ -29,7 +35,38 @@ struct TenantForm {
     #[serde(default)]
     defaults: Given<Object<ContractForm>>,
     #[serde(default)]
-    intents: Given<HashMap<Intent, Object<ContractForm>>>,
+    intents: Given<Intents>,
+}
+
+/// As of any field, there is one contract for each intent.
+#[derive(Default)]
+struct Intents(HashMap<Intent, Contract>);
+
+impl<'de> Deserialize<'de> for Intents {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_map(ByIntent)
+    }
+}
+
+struct ByIntent;
+
+impl<'de> Visitor<'de> for ByIntent {
+    type Value = Intents;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object with a contract for each intent")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Intents, A::Error> {
+        let mut intents = Intents::default();
+        while let Some(intent) = fields.next_key::<Intent>()? {
+            let Object::<ContractForm>(form) = fields.next_value()?;
+            if intents.0.insert(intent, form.into()).is_some() {
+                return Err(de::Error::duplicate_field(intent.name()));
+            }
+        }
+        Ok(intents)
+    }
 }
 
 #[derive(Deserialize)]
@@ -72,17 +109,73 @@ pub(super) fn decode(text: &str) -> serde_json::Result<(Contract, Vec<Tenant>)> 
         return Err(de::Error::custom(message));
     }
     let tenants = document.tenants.0.unwrap_or_default().into_iter();
-    let tenants = tenants.map(|Object(form)| {
-        let intents = form.intents.0.unwrap_or_default().into_iter();
-        Tenant {
-            name: form.name,
-            defaults: contract(form.defaults),
-            intents: intents
-                .map(|(intent, Object(form))| (intent, form.into()))
-                .collect(),
-        }
+    let tenants = tenants.map(|Object(form)| Tenant {
+        name: form.name,
+        defaults: contract(form.defaults),
+        intents: form.intents.0.unwrap_or_default().0,
     });
     Ok((contract(document.defaults), tenants.collect()))
+}
+
+#[derive(Serialize)]
+struct ContractOut<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    priority: Option<Priority>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_inflight_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_inflight_requests: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allowed_degraded_actions: Option<&'a [Degraded]>,
+}
+
+#[derive(Serialize)]
+struct TenantOut<'a> {
+    name: &'a str,
+    defaults: ContractOut<'a>,
+    intents: BTreeMap<&'static str, ContractOut<'a>>,
+}
+
+#[derive(Serialize)]
+struct DocumentOut<'a> {
+    version: u64,
+    defaults: ContractOut<'a>,
+    tenants: Vec<TenantOut<'a>>,
+}
+
+impl<'a> From<&'a Contract> for ContractOut<'a> {
+    fn from(contract: &'a Contract) -> Self {
+        Self {
+            priority: contract.priority,
+            max_inflight_bytes: contract.max_inflight_bytes,
+            max_inflight_requests: contract.max_inflight_requests,
+            allowed_degraded_actions: contract.allowed_degraded_actions.as_deref(),
+        }
+    }
+}
+
+impl Serialize for Degraded {
+    fn serialize<S: Serializer>(&self, into: S) -> Result<S::Ok, S::Error> {
+        into.serialize_str(self.name())
+    }
+}
+
+pub(super) fn encode(defaults: &Contract, tenants: &[Tenant]) -> String {
+    let tenants = tenants.iter().map(|tenant| TenantOut {
+        name: &tenant.name,
+        defaults: (&tenant.defaults).into(),
+        intents: tenant
+            .intents
+            .iter()
+            .map(|(intent, contract)| (intent.name(), contract.into()))
+            .collect(),
+    });
+    let document = DocumentOut {
+        version: VERSION,
+        defaults: defaults.into(),
+        tenants: tenants.collect(),
+    };
+    serde_json::to_string(&document).expect("text, numbers and lists are JSON")
 }
 
 #[cfg(test)]
@@ -100,13 +193,18 @@ mod tests {
                         {"name": "b"}]}"#;
         let (defaults, tenants) = decode(text).unwrap();
         assert_eq!(defaults.priority, Some(Priority::Medium));
-        assert_eq!(defaults.allowed_degraded_actions.unwrap().len(), 5);
+        assert_eq!(defaults.allowed_degraded_actions.as_ref().unwrap().len(), 5);
         assert_eq!(tenants[0].defaults.max_inflight_requests, Some(3));
         let saved = &tenants[0].intents[&Intent::Checkpoint];
         assert_eq!(saved.max_inflight_bytes, Some(9));
         assert_eq!(saved.priority, Some(Priority::Low));
         assert_eq!(tenants[1], Tenant::new("b"));
-        assert!(Contracts::from_json(text).is_ok());
+        let contracts = Contracts::from_json(text).unwrap();
+        assert_eq!(
+            (contracts.tenants(), contracts.defaults()),
+            (&*tenants, &defaults)
+        );
+        assert_eq!(Contracts::from_json(&contracts.to_json()), Ok(contracts));
     }
 
     #[test]
@@ -135,6 +233,11 @@ mod tests {
             (
                 r#"{"version": 1, "tenants": [{"name": "a", "intents": {"FOREGROUND": {}}}]}"#,
                 "\"FOREGROUND\" is no intent",
+            ),
+            (
+                r#"{"version": 1, "tenants": [{"name": "a",
+                    "intents": {"CHECKPOINT": {"priority": "low"}, "CHECKPOINT": {}}}]}"#,
+                "duplicate field `CHECKPOINT`",
             ),
             (
                 r#"{"version": 1, "defaults": {"max_inflight_bytes": 0}}"#,

@@ -110,3 +110,59 @@ mod tests {
         assert_eq!((slots.len(), free.taken()), (8, 8));
     }
 }
+
+#[cfg(all(test, mooncake_loom))]
+mod loom_models {
+    use std::{collections::HashSet, sync::Arc};
+
+    use loom::{model, thread};
+
+    use super::*;
+    use crate::stripes::sit_at;
+
+    const LIMIT: u32 = 3;
+
+    fn slots(refs: &[TaskRef]) -> HashSet<u32> {
+        refs.iter().map(|task| task.slot).collect()
+    }
+
+    /// One thread gives up what it has and takes `one`, another likewise with `other`; then all cells
+    /// are found, each once.
+    fn give_and_take(one: usize, other: usize) {
+        model(move || {
+            let free = Arc::new(FreeCells::default());
+            let mut had = Vec::new();
+            assert!(free.take(2, LIMIT, &mut had));
+            let both = [(0, one), (1, other)].map(|(at, count)| {
+                let (free, slot) = (Arc::clone(&free), had[at].slot);
+                move || {
+                    sit_at(at);
+                    free.give_up(&[slot]);
+                    let mut taken = Vec::new();
+                    let all = free.take(count, LIMIT, &mut taken);
+                    assert_eq!(taken.len(), if all { count } else { 0 });
+                    taken
+                }
+            });
+            let [here, there] = both;
+            let there = thread::spawn(there);
+            let mut taken = here();
+            taken.extend(there.join().unwrap());
+            assert_eq!(free.taken(), taken.len());
+            let rest = LIMIT as usize - taken.len();
+            assert!(free.take(rest, LIMIT, &mut taken), "one is lost");
+            assert_eq!(slots(&taken).len(), LIMIT as usize, "one is had twice");
+            assert!(!free.take(1, LIMIT, &mut taken));
+        });
+    }
+
+    #[test]
+    fn no_free_cell_is_had_twice_and_none_is_lost() {
+        give_and_take(1, 1);
+    }
+
+    #[test]
+    fn who_finds_too_few_free_cells_leaves_them_to_others() {
+        give_and_take(2, 2);
+    }
+}
