@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
 mod common;
+mod scripted;
 
 use std::{
     net::SocketAddr,
@@ -14,6 +15,7 @@ use mooncake_tent::{
     Error, Incarnation, Permission, Request, TcpConfig, TcpTransport, TentEngine,
     TentEngineBuilder, TransferEngine, registry::Entry,
 };
+use scripted::{Act, Scripted};
 
 /// Longer than any test.
 const LONG: Duration = Duration::from_secs(600);
@@ -152,6 +154,12 @@ async fn names_that_cannot_be_are_refused_with_the_reason() {
                 .segment_name("a")
                 .registry_lease(Duration::ZERO),
             "too short",
+        ),
+        (
+            builder(&shelf)
+                .segment_name("a")
+                .registry_lease(Duration::MAX),
+            "too long",
         ),
     ] {
         let refused = builder.build().await.unwrap_err();
@@ -296,4 +304,94 @@ async fn a_peer_that_comes_back_elsewhere_is_found_there_and_nowhere_else() {
         builder.registry_lease(SHORT)
     };
     heals(&shelf, old, anew, true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_is_not_taken_back_from_who_says_to_be_at_our_address() {
+    let shelf = Shelf::default();
+    let twin = || {
+        let twin = builder(&shelf).segment_name("twin").registry_lease(SHORT);
+        twin.advertise("127.0.0.1:1").build()
+    };
+    let _first = twin().await.unwrap();
+    let second = twin().await.unwrap();
+    let end = Instant::now() + SHORT * 4;
+    while Instant::now() < end {
+        let holder = shelf.holder("twin").map(|entry| entry.incarnation);
+        assert_eq!(holder, Some(second.incarnation()));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn law_03_a_fence_covers_former_lives_of_the_owner() {
+    let shelf = Shelf::default();
+    let owner = || builder(&shelf).segment_name("a").registry_lease(LONG);
+    let owner = || owner().transport(Scripted::new("s")).build();
+    let old = owner().await.unwrap();
+    let link = Scripted::new("s");
+    link.does(|_, _| Act::Hold);
+    let reader = TentEngine::builder().transport(link.clone());
+    let reader = reader.registry(shelf.clone()).build().await.unwrap();
+    let remote = buffer(&old, 64, Permission::PeersReadWrite).await;
+    let local = buffer(&reader, 64, Permission::Local).await;
+    let segment = open(&reader, &old).await;
+    let write = Request::write(local.all().unwrap(), &segment, address(&remote, 0));
+    let batch = submit(&reader, vec![write]);
+    let former = old.incarnation();
+    drop((old, remote));
+    shelf.forget("a");
+    let new = owner().await.unwrap();
+    until("it is found anew", || {
+        segment.incarnation() == new.incarnation()
+    })
+    .await;
+    reader.fence(&segment, BUDGET).await.unwrap();
+    assert_eq!(link.fenced(), [new.incarnation(), former]);
+    link.end(
+        0,
+        mooncake_tent::transport::Outcome::Completed { bytes: 64 },
+        true,
+    );
+    terminal(&batch).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_closes_a_segment_does_not_close_it_for_others() {
+    let shelf = Shelf::default();
+    let owner = named(&shelf, "shared", LONG).await;
+    let reader = reader(&shelf).await;
+    let (one, other) = (open(&reader, &owner).await, open(&reader, &owner).await);
+    drop(open(&reader, &owner).await);
+    // Twice is as good as once.
+    reader.close_segment(&one);
+    reader.close_segment(&one);
+    let later = buffer(&owner, 64, Permission::PeersRead).await;
+    let told = || other.descriptor().buffer(later.id()).is_some();
+    until("the other is still told", told).await;
+    reader.close_segment(&other);
+    let again = open(&reader, &owner).await;
+    reader.close_segment(&one);
+    let last = buffer(&owner, 64, Permission::PeersRead).await;
+    let told = || again.descriptor().buffer(last.id()).is_some();
+    until("an old opening closes no later one", told).await;
+    assert!(other.descriptor().buffer(last.id()).is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_old_handle_does_not_move_a_known_place() {
+    let shelf = Shelf::default();
+    let old = named(&shelf, "here", LONG).await;
+    let own = old.open_segment("", BUDGET).await.unwrap();
+    let handle = old.export_segment(&own).unwrap();
+    drop((old, own));
+    shelf.forget("here");
+    let new = named(&shelf, "here", LONG).await;
+    let reader = reader(&shelf).await;
+    let segment = open(&reader, &new).await;
+    let imported = reader.import_segment(&handle).unwrap();
+    assert_eq!(imported.incarnation(), new.incarnation());
+    shelf.away(true);
+    let probe = reader.probe(&segment, BUDGET).await.unwrap();
+    assert!(probe.is_alive(), "{probe:?}");
 }

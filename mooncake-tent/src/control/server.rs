@@ -29,6 +29,9 @@ use crate::{
     segment::SegmentDescriptor,
 };
 
+/// How often a peer that is silent is asked whether it is there, and how long it may take to answer.
+const KEEP_ALIVE: Duration = Duration::from_secs(5);
+
 /// What the service tells about its engine.
 pub(crate) trait Describe: Send + Sync + 'static {
     /// The segment as it is now.
@@ -80,6 +83,8 @@ impl ControlServer {
                 let _gone = stopped.wait_for(|stop| *stop).await;
             };
             let served = Server::builder()
+                .http2_keepalive_interval(Some(KEEP_ALIVE))
+                .http2_keepalive_timeout(Some(KEEP_ALIVE))
                 .add_service(service)
                 .serve_with_incoming_shutdown(incoming, stopped)
                 .await;

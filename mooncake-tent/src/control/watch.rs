@@ -21,6 +21,9 @@ const MOST: usize = 4096;
 /// What changes within this time goes into one message.
 const TOGETHER: Duration = Duration::from_millis(2);
 
+/// How long a peer may leave unread what it is told.
+const UNREAD: Duration = Duration::from_secs(10);
+
 /// What is told to one peer.
 pub(crate) type Changes = ReceiverStream<Result<GetSegmentResponse, Status>>;
 
@@ -95,7 +98,9 @@ impl Teller {
             let step = async {
                 if let Some(lacks) = lacks {
                     known = version(&lacks);
-                    if self.told.send(Ok(lacks)).await.is_err() {
+                    let told = self.told.send_timeout(Ok(lacks), UNREAD).await;
+                    if told.is_err() {
+                        // Another one may need its place; it can ask again.
                         return false;
                     }
                     tokio::time::sleep(TOGETHER).await;

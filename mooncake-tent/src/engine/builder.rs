@@ -43,6 +43,8 @@ pub struct TentEngineBuilder {
 const LEASE: Duration = Duration::from_secs(5);
 /// Shorter ones would be all about renewing them.
 const SHORTEST_LEASE: Duration = Duration::from_millis(100);
+/// Longer ones would be all but for ever.
+const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl TentEngineBuilder {
     pub(super) fn new() -> Self {
@@ -124,7 +126,7 @@ impl TentEngineBuilder {
     }
 
     /// How long the name stays in the registry after this process is gone without a word; 5 s unless
-    /// told otherwise. It is claimed anew three times as often.
+    /// told otherwise, 100 ms at least and a day at most. It is claimed anew three times as often.
     pub fn registry_lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self
@@ -251,6 +253,8 @@ impl TentEngineBuilder {
             invalid("an address that others reach must be advertised")
         } else if self.lease < SHORTEST_LEASE {
             invalid("its lease is too short, 100 ms is the least")
+        } else if self.lease > LONGEST_LEASE {
+            invalid("its lease is too long, a day is the most")
         } else {
             Ok(())
         }

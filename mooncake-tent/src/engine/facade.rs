@@ -63,7 +63,8 @@ pub trait TransferEngine: fmt::Debug + Send + Sync {
         budget: Duration,
     ) -> BoxFuture<'a, Result<Segment>>;
 
-    /// Forgets a segment; what was submitted to it goes on. One that a link provides itself, such as
+    /// Forgets a segment, once that was asked for each opening of it that is in use; what was submitted
+    /// to it goes on. One that a link provides itself, such as
     /// a file, takes no further requests, and is closed when the last task is quiet.
     fn close_segment(&self, segment: &Segment);
 
@@ -82,11 +83,12 @@ pub trait TransferEngine: fmt::Debug + Send + Sync {
     /// The segment is that of a file, behind which nobody is.
     fn probe<'a>(&'a self, segment: &'a Segment, budget: Duration) -> BoxFuture<'a, Result<Probe>>;
 
-    /// Ends with proof that nothing posted to the segment before can land any more.
+    /// Ends with proof that nothing posted to the segment before can land any more, in whichever life
+    /// of its owner.
     ///
     /// # Errors
     ///
-    /// A link could not prove it within the budget.
+    /// A link could not prove it within the budget, or something was still being posted.
     fn fence<'a>(&'a self, segment: &'a Segment, budget: Duration) -> BoxFuture<'a, Result<()>>;
 
     /// Room for `capacity` tasks.

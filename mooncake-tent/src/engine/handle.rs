@@ -49,7 +49,6 @@ impl TentEngine {
             false => handle.name(),
         };
         let segments = self.segments();
-        segments.saw(name, handle.control());
-        Ok(segments.learned(name, descriptor))
+        Ok(segments.learned(name, descriptor, handle.control()))
     }
 }

@@ -339,18 +339,28 @@ impl TransferEngine for TentEngine {
     fn fence<'a>(&'a self, segment: &'a Segment, budget: Duration) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let end = after(budget);
-            let known = segment.incarnation();
+            let fences = segment.fences();
             // Tasks that wait for fresh knowledge are on no link.
-            segment.fences().raise();
-            // One that just had it was posted to whom it speaks of.
-            let learned = Some(segment.incarnation()).filter(|learned| *learned != known);
-            for link in &self.shared.parts.links {
-                for peer in [known].into_iter().chain(learned) {
-                    let left = end.saturating_duration_since(Instant::now());
-                    link.fence(peer, left).await?;
-                }
+            if !fences.raise(end).await {
+                return Err(Error::Unreachable {
+                    segment: segment.name().to_owned(),
+                    message: format!("a task is still being posted to it after {budget:?}"),
+                });
             }
-            Ok(())
+            // Those that had it were posted to whom it speaks of; older ones, to former lives.
+            let mut fenced = Ok(());
+            for peer in fences.met(segment.incarnation()) {
+                let mut proven = Ok(());
+                for link in &self.shared.parts.links {
+                    let left = end.saturating_duration_since(Instant::now());
+                    proven = proven.and(link.fence(peer, left).await);
+                }
+                if proven.is_ok() {
+                    fences.proven(peer);
+                }
+                fenced = fenced.and(proven);
+            }
+            fenced
         })
     }
 

@@ -185,6 +185,10 @@ impl Inner {
             let window = self.open(sender);
             return (NotifyOutcome::Window, window, String::new());
         }
+        if request.sequence == 0 {
+            // It would pass for a repeat of what nobody has sent.
+            return refused(NotifyOutcome::Refused, "its sequence is 0".to_owned());
+        }
         self.uses += 1;
         let uses = self.uses;
         let known = self.windows.get_mut(&sender);
@@ -350,7 +354,8 @@ mod tests {
     fn law_04_what_is_malformed_is_refused() {
         let queue = NotificationQueue::new(life(1), 2);
         let window = window_of(&queue, 2);
-        let break_it: [fn(&mut NotifyRequest); 4] = [
+        let break_it: [fn(&mut NotifyRequest); 5] = [
+            |request| request.sequence = 0,
             |request| request.sender = 0,
             |request| request.name = "n".repeat(Notification::LONGEST_NAME + 1),
             |request| request.message = vec![0; Notification::LONGEST_MESSAGE + 1].into(),

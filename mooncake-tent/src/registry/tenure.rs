@@ -51,7 +51,7 @@ impl Tenure {
         });
         // Registries that count seconds keep it a little longer.
         let end = Instant::now() + ttl + ttl / 2 + Duration::from_secs(1);
-        while let Claimed::HeldBy(holder) = post.claim(ttl.max(FIRST)).await? {
+        while let Claimed::HeldBy(holder) = post.take(ttl.max(FIRST)).await? {
             if Instant::now() > end {
                 return Err(Error::NameTaken {
                     name: post.name.clone(),
@@ -98,10 +98,12 @@ impl Drop for Tenure {
 }
 
 impl Post {
-    async fn claim(&self, budget: Duration) -> Result<Claimed> {
+    /// Claims it for the first time.
+    async fn take(&self, budget: Duration) -> Result<Claimed> {
         let claimed = self.claim_instead_of(None, budget).await?;
         match &claimed {
-            // We listen where it says it does: it is gone.
+            // We listen where it says it does: it is gone. Whoever says so later has taken it from us, and
+            // may do so again for ever if we took it back.
             Claimed::HeldBy(former) if former.control == self.entry.control => {
                 self.claim_instead_of(Some(former), budget).await
             }
@@ -129,7 +131,7 @@ impl Post {
                 return;
             }
             let name = &self.name;
-            let trouble = match self.claim(every).await {
+            let trouble = match self.claim_instead_of(None, every).await {
                 Ok(Claimed::Granted) => None,
                 Ok(Claimed::HeldBy(other)) => Some(format!("{} has it now", other.control)),
                 Err(error) => Some(error.to_string()),

@@ -1,7 +1,11 @@
 //! The segments of other processes that this one has opened, by name.
 
 use std::{
-    sync::{Arc, Weak},
+    collections::hash_map::Entry,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -11,7 +15,7 @@ use rustc_hash::FxHashMap;
 use tokio::runtime::Handle;
 use tonic::Streaming;
 
-use super::{Fences, Segment, SegmentDescriptor, watch::Follower};
+use super::{Fences, Segment, SegmentDescriptor, remote::OneOpening, watch::Follower};
 use crate::{
     control::{ControlClient, Unanswered},
     error::{Error, Result},
@@ -22,14 +26,20 @@ use crate::{
 /// How long finding an owner may take that is to be followed.
 const WATCH_BUDGET: Duration = Duration::from_secs(1);
 
+/// Fences of so many names are kept, whoever needs them.
+const FENCES: usize = 1024;
+
 /// Opens segments and keeps what is known of them fresh.
 #[derive(Debug)]
 pub(crate) struct SegmentManager {
+    /// Its lock is taken before that of `places`.
     open: Mutex<FxHashMap<String, Open>>,
+    /// Owners are not followed any more.
+    stopped: AtomicBool,
     fences: Mutex<FxHashMap<String, Arc<Fences>>>,
     client: ControlClient,
     registry: Option<Arc<dyn Registry>>,
-    /// Where the owners of names were last found.
+    /// Where the owners of names that are open were last found.
     places: Mutex<FxHashMap<String, String>>,
     runtime: Handle,
     me: Weak<Self>,
@@ -38,8 +48,25 @@ pub(crate) struct SegmentManager {
 #[derive(Debug)]
 struct Open {
     segment: Segment,
+    /// Each that was handed out and may be in use.
+    openings: Vec<OneOpening>,
     /// `None` once the engine is being shut down.
     _follower: Option<Follower>,
+}
+
+impl Open {
+    fn opened_again(&mut self) -> Segment {
+        if self.openings.len() == self.openings.capacity() {
+            self.openings.retain(OneOpening::is_in_use);
+        }
+        let opened = self.segment.opened_again();
+        self.openings.push(opened.as_opened());
+        opened
+    }
+
+    fn is_in_use(&self) -> bool {
+        self.openings.iter().any(OneOpening::is_in_use)
+    }
 }
 
 impl SegmentManager {
@@ -48,6 +75,7 @@ impl SegmentManager {
     pub(crate) fn new(registry: Option<Arc<dyn Registry>>) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             open: Mutex::default(),
+            stopped: AtomicBool::new(false),
             fences: Mutex::default(),
             client: ControlClient::default(),
             registry,
@@ -103,40 +131,68 @@ impl SegmentManager {
 
     /// The segment of this name, fetched from its owner unless it is open already.
     pub(crate) async fn open(&self, name: &str, budget: Duration) -> Result<Segment> {
-        if let Some(open) = self.open.lock().get(name) {
-            return Ok(open.segment.opened_again());
+        if let Some(open) = self.open.lock().get_mut(name) {
+            return Ok(open.opened_again());
         }
-        let fetched = self.fetch(name, None, budget).await;
-        let described = fetched.and_then(|descriptor| {
-            descriptor.ok_or_else(|| Error::Unreachable {
-                segment: name.to_owned(),
-                message: "it answers without a segment".to_owned(),
-            })
-        });
-        if described.is_err() && !self.open.lock().contains_key(name) {
-            self.places.lock().remove(name);
-        }
-        Ok(self.learned(name, described?))
+        let end = after(budget);
+        let place = self.place(name, budget).await?;
+        let left = end.saturating_duration_since(Instant::now());
+        let fetched = self.fetch(&place, name, None, left).await?;
+        let descriptor = fetched.ok_or_else(|| Error::Unreachable {
+            segment: name.to_owned(),
+            message: "it answers without a segment".to_owned(),
+        })?;
+        Ok(self.learned(name, descriptor, &place))
     }
 
-    /// The segment of this name, with what somebody says of it unless it is open already.
-    pub(crate) fn learned(&self, name: &str, descriptor: SegmentDescriptor) -> Segment {
-        let fences = Arc::clone(self.fences.lock().entry(name.to_owned()).or_default());
+    /// The segment of this name, with what somebody says of it and of its owner's place unless it is
+    /// open already.
+    pub(crate) fn learned(
+        &self,
+        name: &str,
+        descriptor: SegmentDescriptor,
+        place: &str,
+    ) -> Segment {
+        let fences = self.fences_of(name);
+        let life = descriptor.incarnation();
         let mut open = self.open.lock();
         // Whoever came first in the meantime is as good.
-        let open = open.entry(name.to_owned()).or_insert_with(|| {
-            let segment = Segment::new(name.to_owned(), descriptor, fences);
-            let follow = |me| Follower::follow(&me, segment.clone());
-            Open {
-                _follower: self.me.upgrade().map(follow),
-                segment,
+        let (open, is_new) = match open.entry(name.to_owned()) {
+            Entry::Occupied(open) => (open.into_mut(), false),
+            Entry::Vacant(vacant) => {
+                let open = Open {
+                    segment: Segment::new(name.to_owned(), descriptor, fences),
+                    openings: Vec::new(),
+                    _follower: None,
+                };
+                (vacant.insert(open), true)
             }
-        });
-        open.segment.opened_again()
+        };
+        // What is said of another life may be old.
+        if is_new || open.segment.incarnation() == life {
+            self.saw(name, place);
+        }
+        if is_new && !self.stopped.load(Ordering::Acquire) {
+            let follow = |me| Follower::follow(&me, open.segment.clone());
+            open._follower = self.me.upgrade().map(follow);
+        }
+        open.opened_again()
+    }
+
+    /// They stay the same ones for as long as anybody has the segment, or a task that is not quiet.
+    fn fences_of(&self, name: &str) -> Arc<Fences> {
+        let mut fences = self.fences.lock();
+        if let Some(fences) = fences.get(name) {
+            return Arc::clone(fences);
+        }
+        if fences.len() >= FENCES && fences.len() == fences.capacity() {
+            fences.retain(|_, fences| Arc::strong_count(fences) > 1);
+        }
+        Arc::clone(fences.entry(name.to_owned()).or_default())
     }
 
     /// The owner of this name was last seen there.
-    pub(crate) fn saw(&self, name: &str, place: &str) {
+    fn saw(&self, name: &str, place: &str) {
         if !registry::is_address(name) {
             let mut places = self.places.lock();
             places.insert(name.to_owned(), place.to_owned());
@@ -154,6 +210,8 @@ impl SegmentManager {
 
     /// Owners are not followed any more.
     pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        // Whoever opens one has the lock, or sees that.
         for open in self.open.lock().values_mut() {
             open._follower = None;
         }
@@ -178,9 +236,17 @@ impl SegmentManager {
         })
     }
 
+    /// Ends one opening of it. With the last one the segment is forgotten.
     pub(crate) fn close(&self, segment: &Segment) {
-        self.open.lock().remove(segment.name());
-        self.places.lock().remove(segment.name());
+        segment.close();
+        let mut open = self.open.lock();
+        let Some(other) = open.get_mut(segment.name()) else {
+            return;
+        };
+        if other.segment.is(segment) && !other.is_in_use() {
+            open.remove(segment.name());
+            self.places.lock().remove(segment.name());
+        }
     }
 
     /// Fetches the descriptor anew, unless another caller has done so since `seen`.
@@ -203,8 +269,10 @@ impl SegmentManager {
                 && known.descriptor.version() == seen.version()
         };
         if is_seen {
-            let left = end.saturating_duration_since(Instant::now());
-            let fresh = self.fetch(segment.name(), Some(seen), left).await?;
+            let name = segment.name();
+            let left = |end: Instant| end.saturating_duration_since(Instant::now());
+            let place = self.place(name, left(end)).await?;
+            let fresh = self.fetch(&place, name, Some(seen), left(end)).await?;
             if let Some(fresh) = fresh {
                 segment.learn(fresh);
             }
@@ -212,9 +280,10 @@ impl SegmentManager {
         Ok(())
     }
 
-    /// What the owner says, who need not repeat what is known; `None`: there is nothing else.
+    /// What the owner at `place` says, who need not repeat what is known; `None`: there is nothing else.
     async fn fetch(
         &self,
+        place: &str,
         name: &str,
         known: Option<&SegmentDescriptor>,
         budget: Duration,
@@ -224,14 +293,13 @@ impl SegmentManager {
             segment: name.to_owned(),
             message,
         };
-        let place = self.place(name, budget).await?;
         let ask = async |known: Option<&SegmentDescriptor>| {
             let left = end.saturating_duration_since(Instant::now());
-            let asked = self.client.segment(&place, name, known);
+            let asked = self.client.segment(place, name, known);
             let answer = tokio::time::timeout(left, asked).await;
             answer
                 .map_err(|_| {
-                    self.client.forget(&place);
+                    self.client.forget(place);
                     unreachable(format!("no answer from {place} within {budget:?}"))
                 })?
                 .map_err(|fault| unreachable(fault.to_string()))
@@ -270,7 +338,11 @@ impl SegmentManager {
         };
         match (looked_up, last) {
             (Ok(Some(place)), _) => {
-                self.saw(name, &place);
+                // Nobody would forget it if the segment was closed.
+                let open = self.open.lock();
+                if open.contains_key(name) {
+                    self.saw(name, &place);
+                }
                 Ok(place)
             }
             (Err(error), Some(last)) => {

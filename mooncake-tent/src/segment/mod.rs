@@ -2,6 +2,7 @@
 
 mod chunks;
 mod descriptor;
+mod fences;
 mod handle;
 mod manager;
 mod own;
@@ -12,9 +13,10 @@ mod watch;
 use chunks::Chunks;
 pub(crate) use descriptor::Span;
 pub use descriptor::{BufferDescriptor, SegmentDescriptor};
+pub(crate) use fences::Fences;
 pub use handle::{HandleError, SegmentHandle};
 pub(crate) use manager::SegmentManager;
 pub(crate) use own::OwnSegment;
-pub(crate) use remote::{Fences, Known};
+pub(crate) use remote::Known;
 pub use remote::{RemoteRange, Segment};
 pub(crate) use route::{Held, Route, RouteKey, Routes, Way};

@@ -4,15 +4,14 @@ use std::{
     any::Any,
     fmt,
     sync::{
-        Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        Arc, OnceLock, Weak,
+        atomic::{AtomicBool, Ordering},
     },
 };
 
 use arc_swap::{ArcSwap, Guard};
-use parking_lot::Mutex;
 
-use super::{BufferDescriptor, Routes, SegmentDescriptor, Span};
+use super::{BufferDescriptor, Fences, Routes, SegmentDescriptor, Span};
 use crate::{
     identity::{Generation, Incarnation, RegistrationId},
     selector::memory_kind,
@@ -27,7 +26,27 @@ pub struct Segment {
 }
 
 /// Of one opening. Each task holds it, and counts of different openings are in different places.
-struct Handle(Arc<Shared>);
+struct Handle {
+    segment: Arc<Shared>,
+    /// Its opener has closed it.
+    closed: AtomicBool,
+}
+
+/// Tells whether an opening is still in use.
+pub(super) struct OneOpening(Weak<Handle>);
+
+impl fmt::Debug for OneOpening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_in_use() { "open" } else { "closed" })
+    }
+}
+
+impl OneOpening {
+    pub(super) fn is_in_use(&self) -> bool {
+        let handle = self.0.upgrade();
+        handle.is_some_and(|handle| !handle.closed.load(Ordering::Acquire))
+    }
+}
 
 struct Shared {
     name: String,
@@ -43,37 +62,6 @@ struct Provided {
     link: usize,
     /// Closes it with the last clone of the segment.
     _keep: Box<dyn Any + Send + Sync>,
-}
-
-/// The fences of one segment, however often it is opened: what was submitted before one is not
-/// posted after it.
-#[derive(Debug, Default)]
-pub(crate) struct Fences {
-    count: AtomicU64,
-    posting: Mutex<()>,
-}
-
-impl Fences {
-    /// How many there were.
-    pub(crate) fn count(&self) -> u64 {
-        self.count.load(Ordering::Acquire)
-    }
-
-    /// Who posts late has done so when this returns, or never will.
-    pub(crate) fn raise(&self) {
-        let _posting = self.posting.lock();
-        self.count.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// Runs `post` unless there was a fence since `seen`; `false`: there was.
-    pub(crate) fn unless_raised(&self, seen: u64, post: impl FnOnce()) -> bool {
-        let _posting = self.posting.lock();
-        let valid = self.count() == seen;
-        if valid {
-            post();
-        }
-        valid
-    }
 }
 
 /// A descriptor, and the links that the selector chose under it.
@@ -124,20 +112,36 @@ impl Segment {
     }
 
     fn of(shared: Shared) -> Self {
+        let first = shared.known.load().descriptor.incarnation();
+        shared.fences.meet(first);
+        Self::opening(Arc::new(shared))
+    }
+
+    fn opening(segment: Arc<Shared>) -> Self {
+        let closed = AtomicBool::new(false);
+        let handle = Handle { segment, closed };
         Self {
-            handle: Arc::new(Handle(Arc::new(shared))),
+            handle: Arc::new(handle),
         }
     }
 
     /// The same segment, as one who opens it has it.
     pub(crate) fn opened_again(&self) -> Self {
-        Self {
-            handle: Arc::new(Handle(Arc::clone(&self.handle.0))),
-        }
+        Self::opening(Arc::clone(&self.handle.segment))
+    }
+
+    /// This opening of it.
+    pub(super) fn as_opened(&self) -> OneOpening {
+        OneOpening(Arc::downgrade(&self.handle))
+    }
+
+    /// Whoever has opened it does not need it any more.
+    pub(super) fn close(&self) {
+        self.handle.closed.store(true, Ordering::Release);
     }
 
     fn shared(&self) -> &Shared {
-        &self.handle.0
+        &self.handle.segment
     }
 
     /// The number of the link that provides it, if it is not that of a process.
@@ -165,7 +169,7 @@ impl Segment {
 
     /// They are clones of each other, or openings of the same one.
     pub(crate) fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.handle.0, &other.handle.0)
+        Arc::ptr_eq(&self.handle.segment, &other.handle.segment)
     }
 
     pub(crate) fn known(&self) -> Guard<Arc<Known>> {
@@ -173,6 +177,8 @@ impl Segment {
     }
 
     pub(crate) fn learn(&self, descriptor: SegmentDescriptor) {
+        // Before anything is posted to it.
+        self.fences().meet(descriptor.incarnation());
         self.shared().known.store(Arc::new(Known::new(descriptor)));
     }
 
@@ -235,22 +241,5 @@ impl Known {
 impl fmt::Debug for Segment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Segment({}, {})", self.name(), self.incarnation())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn law_03_what_was_asked_before_a_fence_is_not_posted_after_it() {
-        let fences = Fences::default();
-        let seen = fences.count();
-        let mut posted = 0;
-        assert!(fences.unless_raised(seen, || posted += 1));
-        fences.raise();
-        assert!(!fences.unless_raised(seen, || posted += 1));
-        assert!(fences.unless_raised(fences.count(), || posted += 1));
-        assert_eq!(posted, 2);
     }
 }

@@ -37,6 +37,8 @@ use crate::{
 
 pub(super) type Lanes = SmallVec<[SharedLane; 2]>;
 
+/// So many lives of peers are remembered, although nothing goes to them.
+const IDLE_PEERS: usize = 1024;
 /// How long a fence waits for the target in one try.
 const FENCE_BUDGET: Duration = Duration::from_secs(2);
 /// How long a lane's end waits between two looks at who receives.
@@ -211,6 +213,11 @@ impl Peers {
             .endpoint(super::link::NAME)
             .ok_or_else(|| Reason::Unreachable("it names no TCP address".into()))?;
         let mut peers = self.peers.lock();
+        let is_full = peers.len() >= IDLE_PEERS && peers.len() == peers.capacity();
+        if is_full && !peers.contains_key(&peer.id()) {
+            // Nobody else can get at one that only this map has.
+            peers.retain(|_, peer| Arc::strong_count(peer) > 1 || !peer.is_idle());
+        }
         let entry = peers.entry(peer.id()).or_insert_with(|| {
             Arc::new(PeerLanes {
                 id: peer.id(),
@@ -432,7 +439,7 @@ impl Peers {
         let _errand = self.begin_errand();
         self.poller.remove(lane);
         let peer = self.peers.lock().get(&lane.peer()).cloned();
-        let peer = peer.expect("a lane's peer is never forgotten");
+        let peer = peer.expect("a peer that has a lane is not forgotten");
         // Counted before any task ends, so that whoever sees the end and asks for a fence waits.
         peer.loud.fetch_add(1, Ordering::AcqRel);
         let loud = lane.fail(receiver, reason);
@@ -702,6 +709,13 @@ impl PeerLanes {
             .any(|lane| lane.id() != than.id() && connected(lane))
     }
 
+    /// There is nothing to say of it that is not true of a peer that was never met.
+    fn is_idle(&self) -> bool {
+        self.lanes.lock().is_empty()
+            && self.loud.load(Ordering::Acquire) == 0
+            && self.dial.lock().bar().is_none()
+    }
+
     fn settled(&self) {
         self.loud.fetch_sub(1, Ordering::AcqRel);
         self.changed.notify_waiters();
@@ -719,4 +733,36 @@ pub(super) fn spawn(
     work: impl FnOnce() + Send + 'static,
 ) -> io::Result<thread::JoinHandle<()>> {
     thread::Builder::new().name(name.to_owned()).spawn(work)
+}
+
+#[cfg(test)]
+#[cfg(not(mooncake_loom))]
+mod tests {
+    use super::*;
+    use crate::transport::TaskSlab;
+
+    #[test]
+    fn peers_to_which_nothing_goes_are_forgotten_when_they_are_many() {
+        let me = Incarnation::random();
+        let poller = Poller::new(1).unwrap();
+        let tasks = Arc::new(TaskSlab::with_failovers(0));
+        let peers = Peers::new(me, tasks, TcpConfig::default(), poller);
+        let met = || {
+            let endpoint = (
+                super::super::link::NAME.to_owned(),
+                "127.0.0.1:1".to_owned(),
+            );
+            let peer = Peer::new(Incarnation::random(), vec![endpoint]);
+            peers.entry(&peer).unwrap()
+        };
+        let (held, loud) = (met(), met());
+        loud.loud.fetch_add(1, Ordering::AcqRel);
+        let loud = loud.id;
+        for _ in 0..20 * IDLE_PEERS {
+            met();
+        }
+        let kept = peers.peers.lock();
+        assert!(kept.len() < 4 * IDLE_PEERS, "{}", kept.len());
+        assert!(kept.contains_key(&held.id) && kept.contains_key(&loud));
+    }
 }

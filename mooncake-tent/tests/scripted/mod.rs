@@ -43,6 +43,7 @@ struct Shared {
     tasks: OnceLock<Tasks>,
     came: Mutex<Vec<(TaskRef, TaskSpec)>>,
     deaf: AtomicBool,
+    fenced: Mutex<Vec<PeerId>>,
 }
 
 /// A handle on it: the engine has another.
@@ -69,6 +70,7 @@ impl Scripted {
             tasks: OnceLock::new(),
             came: Mutex::default(),
             deaf: AtomicBool::new(false),
+            fenced: Mutex::default(),
         }))
     }
 
@@ -86,6 +88,11 @@ impl Scripted {
     /// How many came.
     pub(crate) fn count(&self) -> usize {
         self.0.came.lock().unwrap().len()
+    }
+
+    /// Who was fenced, in order.
+    pub(crate) fn fenced(&self) -> Vec<PeerId> {
+        self.0.fenced.lock().unwrap().clone()
     }
 
     /// From now on it does not hear wishes to cancel.
@@ -175,7 +182,8 @@ impl Transport for Scripted {
         Box::pin(async { Ok(()) })
     }
 
-    fn fence(&self, _peer: PeerId, _budget: Duration) -> BoxFuture<'_, Result<()>> {
+    fn fence(&self, peer: PeerId, _budget: Duration) -> BoxFuture<'_, Result<()>> {
+        self.0.fenced.lock().unwrap().push(peer);
         Box::pin(async { Ok(()) })
     }
 
