@@ -74,6 +74,7 @@ mod lane;
 mod loom_models;
 pub mod loopback;
 mod memory;
+mod metrics;
 mod notify;
 pub mod platform;
 mod qos;
@@ -109,6 +110,10 @@ pub use identity::{Generation, Incarnation, PeerId, RegistrationId};
 pub use loopback::InProcess;
 pub use memory::{
     BufferLease, HugePages, LocalBuffer, LocalSlice, Memory, MemoryOptions, Permission,
+};
+pub use metrics::{
+    AdmissionMetrics, Failovers, Histogram, LinkMetrics, Metrics, RefreshMetrics,
+    RegistrationMetrics,
 };
 pub use notify::{Announcement, Delivery, Notification, NotificationCounts, ReceivedNotification};
 pub use platform::host::machine;

@@ -48,6 +48,7 @@ struct Parked {
     segment: Segment,
     /// A fence that came since then counts.
     fences: u64,
+    since: Instant,
 }
 
 /// What a planned request has to pass.
@@ -190,6 +191,7 @@ impl Parking {
                     link,
                     segment: gated.segment,
                     fences: gated.fences,
+                    since: Instant::now(),
                 };
                 {
                     let mut state = self.state.lock();
@@ -368,6 +370,7 @@ impl Shared {
             let tasks = &self.parts.context.tasks;
             match turn {
                 Move::Late(parked) => {
+                    self.tally.waited_too_long.one();
                     let peer = parked.segment.incarnation();
                     let end = Outcome::timed_out(Stage::Resolve, peer);
                     tasks.finish(parked.task, end, true);
@@ -378,9 +381,11 @@ impl Shared {
                         link,
                         segment,
                         fences,
+                        since,
                     } = parked;
                     tasks.charge(task, ticket(pass));
                     let (now, attempts) = (Instant::now(), self.parts.attempts);
+                    self.tally.waits.add(now.saturating_duration_since(since));
                     if let Some(watch) = tasks.unwatch(task) {
                         tasks.watch(
                             task,

@@ -54,10 +54,12 @@ impl Shared {
                 return self.fail(&[task], &why, Stage::Resolve);
             }
         }
+        let mut parted = 0;
         if let Applied::UpTo(bytes) = error.applied {
-            resume(&mut spec, &mut origin, bytes);
+            parted = resume(&mut spec, &mut origin, bytes);
         }
         let late = error.reason == Reason::TimedOut;
+        let (meters, before) = (tasks.meters(), spec.meter);
         let Some((way, pass)) = self.anew(&mut spec, &mut origin, refreshes, late) else {
             // Its leases end before anybody is told.
             drop(spec);
@@ -68,8 +70,14 @@ impl Shared {
             %error, from = self.parts.links[usize::from(origin.link)].name(), to = self.parts.links[link].name(),
             "a task is posted again"
         );
+        meters.parted(before, spec.op, parted);
+        match origin.link == way.link {
+            true => meters.retried(before, spec.op),
+            false => self.tally.failed_over(usize::from(origin.link), link),
+        }
         let fences = origin.fences;
         origin.link = way.link;
+        spec.meter = way.meter;
         spec.terms = way.terms;
         if pass.is_some() {
             let (lane, since) = (way.lane, Instant::now());
@@ -124,7 +132,9 @@ impl Shared {
         if pass.is_none() && (stale || fenced || !origin.others) {
             return;
         }
-        let lane = self.lanes.one(spec.peer.id(), usize::from(origin.link));
+        let lane = self
+            .lanes
+            .one(spec.peer.id(), &origin.segment, usize::from(origin.link));
         match pass {
             // The peer has answered.
             Some(pass) if stale => lane.succeeded(pass),
@@ -198,8 +208,8 @@ impl Shared {
     }
 }
 
-/// Leaves out the first `bytes`, which are at their destination.
-fn resume(spec: &mut TaskSpec, origin: &mut Origin, bytes: u64) {
+/// Leaves out the first `bytes`, which are at their destination, as far as more are left; how many.
+fn resume(spec: &mut TaskSpec, origin: &mut Origin, bytes: u64) -> u64 {
     let bytes = bytes.min(spec.length.saturating_sub(1));
     let mut skipped = bytes;
     let rest = spec.local.iter().filter_map(|slice| {
@@ -214,6 +224,7 @@ fn resume(spec: &mut TaskSpec, origin: &mut Origin, bytes: u64) {
         RemoteRange::Address(address) => *address += bytes,
         RemoteRange::Registered { offset, .. } => *offset += bytes,
     }
+    bytes
 }
 
 /// Retries on the engine's runtime. The engine is looked up there and nowhere else: its last owner

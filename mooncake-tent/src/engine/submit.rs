@@ -63,7 +63,8 @@ impl Shared {
             }
         }
         if let Some(gate) = &self.gate {
-            gate.0.admit(scratch)?;
+            let admitted = gate.0.admit(scratch);
+            admitted.inspect_err(|_| self.tally.refused.one())?;
         }
         let first = batch.len();
         let (state, refs) = batch.opened();
@@ -110,9 +111,10 @@ impl Shared {
         if bounds.is_some() && request.deadline.is_some() {
             let left = deadline.saturating_duration_since(now);
             let name = self.parts.links[usize::from(link)].name();
-            feasible(name, &way.lane, (request.op, length), left)?;
+            feasible(name, &way.lane, (request.op, length), left)
+                .inspect_err(|_| self.tally.infeasible.one())?;
         }
-        let terms = way.terms.clone();
+        let (terms, meter) = (way.terms.clone(), way.meter);
         if pass.is_some() || scratch.is_sample() {
             let (lane, since) = (Arc::clone(&way.lane), now);
             let watch = Watch { lane, since, pass };
@@ -152,6 +154,7 @@ impl Shared {
             receipt: request.receipt,
             qos: request.qos,
             terms,
+            meter,
             origin: refreshable.then_some(Origin {
                 segment: request.segment,
                 range: request.remote,

@@ -15,6 +15,7 @@ use super::{Fences, Segment, SegmentDescriptor, watch::Follower};
 use crate::{
     control::{ControlClient, Unanswered},
     error::{Error, Result},
+    metrics::RefreshMetrics,
     platform::after,
     registry::{self, Registry},
 };
@@ -32,6 +33,7 @@ pub(crate) struct SegmentManager {
     /// Where the owners of names were last found.
     places: Mutex<FxHashMap<String, String>>,
     runtime: Handle,
+    refreshes: Mutex<RefreshMetrics>,
     me: Weak<Self>,
 }
 
@@ -53,6 +55,7 @@ impl SegmentManager {
             registry,
             places: Mutex::default(),
             runtime: Handle::current(),
+            refreshes: Mutex::default(),
             me: Weak::clone(me),
         })
     }
@@ -183,6 +186,11 @@ impl SegmentManager {
         self.places.lock().remove(segment.name());
     }
 
+    /// What became of fetching descriptors anew.
+    pub(crate) fn refreshes(&self) -> RefreshMetrics {
+        *self.refreshes.lock()
+    }
+
     /// Fetches the descriptor anew, unless another caller has done so since `seen`.
     pub(crate) async fn refresh(
         &self,
@@ -204,7 +212,15 @@ impl SegmentManager {
         };
         if is_seen {
             let left = end.saturating_duration_since(Instant::now());
-            let fresh = self.fetch(segment.name(), Some(seen), left).await?;
+            let fresh = self.fetch(segment.name(), Some(seen), left).await;
+            {
+                let mut refreshes = self.refreshes.lock();
+                match &fresh {
+                    Ok(_) => refreshes.fetched += 1,
+                    Err(_) => refreshes.failed += 1,
+                }
+            }
+            let fresh = fresh?;
             if let Some(fresh) = fresh {
                 segment.learn(fresh);
             }

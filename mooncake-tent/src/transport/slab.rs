@@ -12,6 +12,7 @@ use super::{BatchState, Op, Outcome, Posting, SubBatch, TaskRef, TaskSpec, free_
 use crate::{
     error::{Applied, Error, Progress, Reason, Result, Retry, Stage, TransferError},
     lane::Watch,
+    metrics::Meters,
     sync::{
         Mutex,
         atomic::{AtomicU32, AtomicU64, Ordering},
@@ -40,6 +41,7 @@ pub struct TaskSlab {
     retry: OnceLock<RetryHook>,
     /// So often a task goes to another link at most.
     failovers: u8,
+    meters: Arc<Meters>,
 }
 
 /// What a task holds until it is quiet. Its drop takes no lock under which others are taken.
@@ -138,7 +140,13 @@ impl TaskSlab {
             free: FreeCells::default(),
             open_batches: AtomicU64::new(0),
             retry: OnceLock::new(),
+            meters: Arc::default(),
         }
+    }
+
+    /// Where the ends of tasks are counted.
+    pub(crate) fn meters(&self) -> &Arc<Meters> {
+        &self.meters
     }
 
     pub(crate) fn on_retry(&self, hook: RetryHook) {
@@ -238,7 +246,7 @@ impl TaskSlab {
     /// One slice has ended. `quiet`: none of its bytes can move any more; otherwise
     /// [`settle`](Self::settle) follows.
     pub fn finish(&self, task: TaskRef, end: Outcome, quiet: bool) {
-        let Some(change) = self.with(task, |body| body.finish(end, quiet)) else {
+        let Some(change) = self.with(task, |body| body.finish(end, quiet, &self.meters)) else {
             return;
         };
         self.announce(task, change);
@@ -307,7 +315,7 @@ impl TaskSlab {
 
     /// A task that should be posted again ends instead as it would have ended without.
     pub(crate) fn give_up(&self, task: TaskRef) {
-        let Some(change) = self.with(task, |body| body.give_up()) else {
+        let Some(change) = self.with(task, |body| body.give_up(&self.meters)) else {
             return;
         };
         if let Some(change) = change {
@@ -318,7 +326,8 @@ impl TaskSlab {
     /// As [`give_up`](Self::give_up), if it still waits to be quiet.
     pub(crate) fn give_up_waiting(&self, task: TaskRef) {
         let change = self.with(task, |body| {
-            body.awaits_quiet.then(|| body.give_up()).flatten()
+            let waits = body.awaits_quiet;
+            waits.then(|| body.give_up(&self.meters)).flatten()
         });
         if let Some(change) = change.flatten() {
             self.announce(task, change);
@@ -516,7 +525,7 @@ impl TaskBody {
         (self.previous, self.carrier) = (None, None);
     }
 
-    fn finish(&mut self, end: Outcome, quiet: bool) -> Change {
+    fn finish(&mut self, end: Outcome, quiet: bool, meters: &Meters) -> Change {
         let mut change = Change::default();
         if self.unfinished == 0 {
             return change;
@@ -561,9 +570,12 @@ impl TaskBody {
             };
             change.failed = true;
         }
-        if let (Some(watch), Some(spec)) = (self.watch.take(), &self.spec) {
-            // It takes no lock under which others are taken.
-            watch.ended(spec.op, spec.length, &outcome);
+        if let Some(spec) = &self.spec {
+            meters.ended(spec.meter, spec.op, &outcome, self.bytes);
+            if let Some(watch) = self.watch.take() {
+                // It takes no lock under which others are taken.
+                watch.ended(spec.op, spec.length, &outcome);
+            }
         }
         self.outcome = Some(outcome);
         (self.previous, self.carrier) = (None, None);
@@ -596,10 +608,10 @@ impl TaskBody {
         origin.map_or(spec.deadline, |origin| origin.deadline)
     }
 
-    fn give_up(&mut self) -> Option<Change> {
+    fn give_up(&mut self, meters: &Meters) -> Option<Change> {
         (self.retries, self.failovers, self.awaits_quiet) = (0, 0, false);
         let end = self.previous.take()?;
-        Some(self.finish(end, true))
+        Some(self.finish(end, true, meters))
     }
 
     /// It is worth another attempt, which is counted.
@@ -712,6 +724,7 @@ mod tests {
             qos: crate::qos::Qos::new(),
             terms: None,
             origin: None,
+            meter: crate::metrics::MeterId::NONE,
         };
         let mut refs = Vec::new();
         slab.take(&batch, 1, &mut refs).unwrap();
