@@ -92,6 +92,7 @@ mod sync;
 #[cfg(feature = "tcp")]
 pub mod tcp;
 mod time;
+mod trace;
 pub mod transport;
 mod wheel;
 
@@ -126,6 +127,7 @@ pub use shm::ShmTransport;
 #[cfg(feature = "tcp")]
 pub use tcp::{TcpConfig, TcpTransport};
 pub use time::Time;
+pub use trace::{Trace, TraceEvent, TraceStep};
 pub use wheel::{TimerToken, TimerWheel};
 
 #[cfg(all(doctest, feature = "tcp"))]

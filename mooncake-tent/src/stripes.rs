@@ -1,6 +1,7 @@
 //! One value for each of several threads, so that those that do the same do not meet.
 
 use std::{
+    cell::Cell,
     ops::Deref,
     sync::atomic::{AtomicUsize, Ordering},
 };
@@ -45,13 +46,25 @@ impl<T> Deref for Stripe<T> {
 }
 
 /// The number of the calling thread's stripe: threads are dealt out as they come.
+#[inline]
 fn own() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
-        static OWN: usize = NEXT.fetch_add(1, Ordering::Relaxed) % COUNT;
+        // It has no destructor and no state, so that to look costs one load.
+        static OWN: Cell<usize> = const { Cell::new(usize::MAX) };
     }
-    // A thread that is ending has lost its number.
-    OWN.try_with(|own| *own).unwrap_or(0)
+    OWN.with(|own| match own.get() {
+        number if number < COUNT => number,
+        _ => {
+            own.set(deal());
+            own.get()
+        }
+    })
+}
+
+#[cold]
+fn deal() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed) % COUNT
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ use crate::{
     lane::{Lane, Watch},
     qos::Qos,
     segment::Segment,
+    trace::TraceEvent,
     transport::{Op, Outcome, SubBatch, TaskRef, TaskSpec, Tasks, Ticket},
 };
 
@@ -385,7 +386,8 @@ impl Shared {
                     } = parked;
                     tasks.charge(task, ticket(pass));
                     let (now, attempts) = (Instant::now(), self.parts.attempts);
-                    self.tally.waits.add(now.saturating_duration_since(since));
+                    let waited = now.saturating_duration_since(since);
+                    self.tally.waits.add(waited);
                     if let Some(watch) = tasks.unwatch(task) {
                         tasks.watch(
                             task,
@@ -396,6 +398,9 @@ impl Shared {
                         );
                     }
                     tasks.amend(task, |spec| {
+                        if let Some(trace) = &spec.trace {
+                            trace.note(TraceEvent::LetGo { waited });
+                        }
                         if let Some(origin) = &spec.origin {
                             let end = |end| attempts.end(now, end, origin.others, None);
                             spec.deadline = origin.deadline.map(end);

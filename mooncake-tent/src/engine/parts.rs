@@ -8,6 +8,7 @@ use super::parking::Gated;
 use crate::{
     lane::Watch,
     stripes::Stripes,
+    trace::Trace,
     transport::{BatchState, SubBatch, TaskRef, TaskSpec},
 };
 
@@ -39,6 +40,8 @@ pub(crate) struct Scratch {
     pub(super) gated: Vec<Gated>,
     /// What learns from the ends of some, by their places.
     pub(super) watches: Vec<(usize, Watch)>,
+    /// Those that are traced, by their places.
+    pub(super) traces: Vec<(usize, Trace)>,
     /// Submissions so far.
     pub(super) submissions: u32,
 }
@@ -66,6 +69,7 @@ impl Scratch {
         self.links.clear();
         self.gated.clear();
         self.watches.clear();
+        self.traces.clear();
     }
 
     /// The task that is planned next is one that is measured: the others of its submission wait behind

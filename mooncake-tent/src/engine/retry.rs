@@ -13,6 +13,7 @@ use crate::{
     lane::Watch,
     segment::{RemoteRange, Route, Segment, Way},
     selector::Pass,
+    trace::TraceEvent,
     transport::{Origin, Outcome, RetryHook, SubBatch, TaskRef, TaskSlab, TaskSpec, Tasks, Turn},
 };
 
@@ -46,7 +47,12 @@ impl Shared {
                     .min(REFRESH_BUDGET)
             });
             let seen = segment.descriptor();
-            if let Err(error) = self.segments.refresh(&segment, &seen, budget).await
+            let refreshed = self.segments.refresh(&segment, &seen, budget).await;
+            if let Some(trace) = &spec.trace {
+                let failure = refreshed.as_ref().err().map(ToString::to_string);
+                trace.note(TraceEvent::Refreshed { failure });
+            }
+            if let Err(error) = refreshed
                 && !origin.others
             {
                 let why = Reason::Unreachable(error.to_string().into());
@@ -70,6 +76,14 @@ impl Shared {
             %error, from = self.parts.links[usize::from(origin.link)].name(), to = self.parts.links[link].name(),
             "a task is posted again"
         );
+        if let Some(trace) = &spec.trace {
+            let name = |link: u8| self.parts.links[usize::from(link)].name();
+            let (from, to, bytes) = (name(origin.link), name(way.link), spec.length);
+            trace.note(match origin.link == way.link {
+                true => TraceEvent::Retried { link: to, bytes },
+                false => TraceEvent::FailedOver { from, to, bytes },
+            });
+        }
         meters.parted(before, spec.op, parted);
         match origin.link == way.link {
             true => meters.retried(before, spec.op),
@@ -100,6 +114,12 @@ impl Shared {
             let sub_batch = self.parts.links[link].allocate_sub_batch(1)?;
             let sub_batch: Arc<dyn SubBatch> = Arc::from(sub_batch);
             tasks.carried_by(task, &sub_batch);
+            tasks.amend(task, |spec| {
+                if let Some(trace) = &spec.trace {
+                    let link = self.parts.links[link].name();
+                    trace.note(TraceEvent::Posted { link });
+                }
+            });
             sub_batch.submit_transfer_tasks(&[task])?;
             if tasks.is_unwanted(task) {
                 // Whoever cancelled it before it was posted has found it nowhere.

@@ -1,12 +1,13 @@
 //! From requests to tasks on links.
 
-use std::{sync::Arc, time::Instant};
+use std::{ops::Range, sync::Arc, time::Instant};
 
 use super::{
     Batch, Request,
     parking::{Gated, feasible},
     parts::{Scratch, To},
     routing::{Errand, LastWay, Outlook},
+    span,
     tent::Shared,
 };
 use crate::{
@@ -14,7 +15,8 @@ use crate::{
     identity::{Generation, RegistrationId},
     lane::Watch,
     platform::after,
-    segment::Span,
+    segment::{Segment, Span},
+    trace::{Trace, TraceEvent},
     transport::{Op, Origin, Outcome, TaskRef, TaskSpec},
 };
 
@@ -29,6 +31,15 @@ impl Shared {
                 limit: batch.capacity(),
             });
         }
+        if span::is_wanted() {
+            let span = self.span(&requests);
+            return span.in_scope(|| self.submit_all(batch, requests));
+        }
+        self.submit_all(batch, requests)
+    }
+
+    #[inline]
+    fn submit_all(&self, batch: &mut Batch, requests: Vec<Request>) -> Result<()> {
         let mut scratch = batch.take_scratch();
         let submitted = self.submit_with(batch, requests, &mut scratch);
         match submitted {
@@ -61,6 +72,9 @@ impl Shared {
                 let request = requests.next().expect("it is the first");
                 self.plan(request, (now, patience), &outlook, &mut last, scratch)?;
             }
+        }
+        if span::is_wanted() {
+            self.record_links(&scratch.links);
         }
         if let Some(gate) = &self.gate {
             let admitted = gate.0.admit(scratch);
@@ -114,6 +128,11 @@ impl Shared {
             feasible(name, &way.lane, (request.op, length), left)
                 .inspect_err(|_| self.tally.infeasible.one())?;
         }
+        if let Some(trace) = &request.trace {
+            let link = self.parts.links[usize::from(link)].name();
+            let errand = Errand::of(&request, length, registration);
+            self.trace_plan(trace, &errand, &request.segment, link);
+        }
         let (terms, meter) = (way.terms.clone(), way.meter);
         if pass.is_some() || scratch.is_sample() {
             let (lane, since) = (Arc::clone(&way.lane), now);
@@ -142,6 +161,9 @@ impl Shared {
             let gated = Gated::new(bounds, deadline, &request.segment, *fences);
             scratch.gated.push(gated);
         }
+        if let Some(trace) = &request.trace {
+            scratch.traces.push((scratch.specs.len(), trace.clone()));
+        }
         let spec = TaskSpec {
             op: request.op,
             local: request.local,
@@ -155,6 +177,7 @@ impl Shared {
             qos: request.qos,
             terms,
             meter,
+            trace: request.trace,
             origin: refreshable.then_some(Origin {
                 segment: request.segment,
                 range: request.remote,
@@ -175,6 +198,39 @@ impl Shared {
         Ok(())
     }
 
+    /// Tells a trace what was asked, and why `link` gets it.
+    #[cold]
+    fn trace_plan(
+        &self,
+        trace: &Trace,
+        errand: &Errand<'_>,
+        segment: &Segment,
+        link: &'static str,
+    ) {
+        trace.note(TraceEvent::Submitted {
+            segment: segment.name().to_owned(),
+            op: errand.op,
+            bytes: errand.length,
+        });
+        let ranking = self.why(errand, segment);
+        trace.note(TraceEvent::Ranked { link, ranking });
+    }
+
+    /// Tells those traces whose tasks are among `places` where these go.
+    #[cold]
+    fn trace_run(&self, traces: &[(usize, Trace)], places: Range<usize>, to: To) {
+        for (_, trace) in traces.iter().filter(|(place, _)| places.contains(place)) {
+            match to {
+                To::Later => trace.note(TraceEvent::Waits),
+                To::Link(link) => {
+                    let link = self.parts.links[link].name();
+                    trace.note(TraceEvent::Posted { link });
+                }
+                To::Nowhere => {}
+            }
+        }
+    }
+
     /// Hands the batch's tasks from `first` on to their links.
     fn post(&self, batch: &mut Batch, first: usize, scratch: &mut Scratch, now: Instant) {
         let Scratch {
@@ -182,6 +238,7 @@ impl Shared {
             links,
             gated,
             watches,
+            traces,
             ..
         } = scratch;
         let gate = self.gate.as_ref();
@@ -211,6 +268,9 @@ impl Shared {
                     .zip(gated)
                     .for_each(|(task, gated)| gate.0.settle(*task, gated));
             }
+            if !traces.is_empty() {
+                self.trace_run(traces, start - first..end - first, run[0]);
+            }
             match run[0] {
                 To::Later => {}
                 To::Link(link) => {
@@ -236,6 +296,7 @@ impl Shared {
         if watched > 0 {
             watches.clear();
         }
+        traces.clear();
     }
 
     pub(super) fn fail(&self, tasks: &[TaskRef], reason: &Reason, stage: Stage) {

@@ -271,6 +271,7 @@ fn awaiting(
         terms: None,
         origin: None,
         meter: crate::metrics::MeterId::NONE,
+        trace: None,
     }
 }
 

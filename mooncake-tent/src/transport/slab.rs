@@ -17,6 +17,7 @@ use crate::{
         Mutex,
         atomic::{AtomicU32, AtomicU64, Ordering},
     },
+    trace::TraceEvent,
 };
 
 /// Shared by the engine and its links.
@@ -544,6 +545,7 @@ impl TaskBody {
             return change;
         }
         if self.wants_retry() {
+            self.trace_failure();
             // The retry is one slice until its link splits it.
             self.previous = self.failure.take();
             self.unfinished = 1;
@@ -576,11 +578,24 @@ impl TaskBody {
                 // It takes no lock under which others are taken.
                 watch.ended(spec.op, spec.length, &outcome);
             }
+            if let Some(trace) = &spec.trace {
+                let outcome = outcome.clone();
+                trace.note(TraceEvent::Ended { outcome });
+            }
         }
         self.outcome = Some(outcome);
         (self.previous, self.carrier) = (None, None);
         change.ended = true;
         self.after_quiet(change)
+    }
+
+    /// Tells that an attempt failed that another one may follow.
+    fn trace_failure(&self) {
+        let trace = self.spec.as_ref().and_then(|spec| spec.trace.as_ref());
+        if let (Some(trace), Some(why)) = (trace, &self.failure) {
+            let why = why.clone();
+            trace.note(TraceEvent::AttemptEnded { why });
+        }
     }
 
     /// A link that claims to be done with fewer or more bytes than it was asked for.
@@ -678,7 +693,11 @@ impl TaskBody {
     fn after_quiet(&mut self, mut change: Change) -> Change {
         if self.outcome.is_some() && self.loud == 0 {
             // Ends the leases on local memory (law 13).
+            let trace = self.spec.as_mut().and_then(|spec| spec.trace.take());
             self.spec = None;
+            if let Some(trace) = trace {
+                trace.note(TraceEvent::Quiet);
+            }
             change.batch = self.batch.take();
             if self.ticket.is_some() {
                 self.ticket = None;
@@ -725,6 +744,7 @@ mod tests {
             terms: None,
             origin: None,
             meter: crate::metrics::MeterId::NONE,
+            trace: None,
         };
         let mut refs = Vec::new();
         slab.take(&batch, 1, &mut refs).unwrap();
