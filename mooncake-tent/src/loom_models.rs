@@ -83,7 +83,6 @@ fn spec(local: SmallVec<[LocalSlice; 1]>) -> TaskSpec {
         terms: None,
         origin: None,
         meter: crate::metrics::MeterId::NONE,
-        trace: None,
     }
 }
 

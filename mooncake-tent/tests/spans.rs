@@ -11,7 +11,7 @@ use std::{
 };
 
 use common::*;
-use mooncake_tent::{Permission, Request};
+use mooncake_tent::{Permission, Request, TransferEngine};
 use tracing::{
     Event, Level, Metadata, Subscriber,
     field::{Field, Visit},
@@ -21,13 +21,9 @@ use tracing::{
 
 type Kept = (&'static Metadata<'static>, BTreeMap<&'static str, String>);
 
-/// Keeps the fields of spans up to a level, and which of them were entered.
+/// Keeps the fields of spans up to a level.
 #[derive(Clone)]
-struct Log(
-    Arc<Mutex<Vec<Kept>>>,
-    Level,
-    Arc<Mutex<Vec<(Id, &'static Metadata<'static>)>>>,
-);
+struct Log(Arc<Mutex<Vec<Kept>>>, Level);
 
 struct Fields<'a>(&'a mut BTreeMap<&'static str, String>);
 
@@ -59,25 +55,11 @@ impl Subscriber for Log {
         values.record(&mut Fields(&mut spans[span.into_u64() as usize - 1].1));
     }
 
-    fn current_span(&self) -> Current {
-        let entered = self.2.lock().unwrap();
-        match entered.last() {
-            Some((id, metadata)) => Current::new(id.clone(), metadata),
-            None => Current::none(),
-        }
-    }
-
     fn record_follows_from(&self, _: &Id, _: &Id) {}
     fn event(&self, _: &Event<'_>) {}
 
-    fn enter(&self, id: &Id) {
-        let metadata = self.0.lock().unwrap()[id.into_u64() as usize - 1].0;
-        self.2.lock().unwrap().push((id.clone(), metadata));
-    }
-
-    fn exit(&self, _: &Id) {
-        self.2.lock().unwrap().pop();
-    }
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -88,7 +70,7 @@ async fn a_submission_has_a_span_with_what_was_asked_and_which_link_was_chosen_a
     let segment = open(&engine, &owner).await;
     let read = || Request::read(local.slice(0..100).unwrap(), &segment, place(&remote, 0));
     for (level, told) in [(Level::INFO, false), (Level::DEBUG, true)] {
-        let log = Log(Arc::default(), level, Arc::default());
+        let log = Log(Arc::default(), level);
         let batch = with_default(log.clone(), || {
             submit(&engine, vec![read(), read(), read()])
         });

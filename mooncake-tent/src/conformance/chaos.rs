@@ -686,7 +686,7 @@ fn stopped(peer: PeerId) -> Outcome {
 fn shortened(mut spec: TaskSpec, most: u64) -> TaskSpec {
     let mut left = most.min(spec.length);
     spec.length = left;
-    (spec.origin, spec.trace) = (None, None);
+    spec.origin = None;
     let mut local = SmallVec::new();
     for slice in &spec.local {
         let taken = slice.len().min(left);

@@ -388,6 +388,9 @@ impl Shared {
                     let (now, attempts) = (Instant::now(), self.parts.attempts);
                     let waited = now.saturating_duration_since(since);
                     self.tally.waits.add(waited);
+                    if let Some(trace) = tasks.trace(task) {
+                        trace.note(TraceEvent::LetGo { waited });
+                    }
                     if let Some(watch) = tasks.unwatch(task) {
                         tasks.watch(
                             task,
@@ -398,9 +401,6 @@ impl Shared {
                         );
                     }
                     tasks.amend(task, |spec| {
-                        if let Some(trace) = &spec.trace {
-                            trace.note(TraceEvent::LetGo { waited });
-                        }
                         if let Some(origin) = &spec.origin {
                             let end = |end| attempts.end(now, end, origin.others, None);
                             spec.deadline = origin.deadline.map(end);

@@ -48,7 +48,7 @@ impl Shared {
             });
             let seen = segment.descriptor();
             let refreshed = self.segments.refresh(&segment, &seen, budget).await;
-            if let Some(trace) = &spec.trace {
+            if let Some(trace) = tasks.trace(task) {
                 let failure = refreshed.as_ref().err().map(ToString::to_string);
                 trace.note(TraceEvent::Refreshed { failure });
             }
@@ -76,7 +76,7 @@ impl Shared {
             %error, from = self.parts.links[usize::from(origin.link)].name(), to = self.parts.links[link].name(),
             "a task is posted again"
         );
-        if let Some(trace) = &spec.trace {
+        if let Some(trace) = tasks.trace(task) {
             let name = |link: u8| self.parts.links[usize::from(link)].name();
             let (from, to, bytes) = (name(origin.link), name(way.link), spec.length);
             trace.note(match origin.link == way.link {
@@ -114,12 +114,10 @@ impl Shared {
             let sub_batch = self.parts.links[link].allocate_sub_batch(1)?;
             let sub_batch: Arc<dyn SubBatch> = Arc::from(sub_batch);
             tasks.carried_by(task, &sub_batch);
-            tasks.amend(task, |spec| {
-                if let Some(trace) = &spec.trace {
-                    let link = self.parts.links[link].name();
-                    trace.note(TraceEvent::Posted { link });
-                }
-            });
+            if let Some(trace) = tasks.trace(task) {
+                let link = self.parts.links[link].name();
+                trace.note(TraceEvent::Posted { link });
+            }
             sub_batch.submit_transfer_tasks(&[task])?;
             if tasks.is_unwanted(task) {
                 // Whoever cancelled it before it was posted has found it nowhere.

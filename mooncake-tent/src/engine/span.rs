@@ -48,9 +48,9 @@ impl Shared {
         span
     }
 
-    /// Tells the span which links were chosen.
+    /// Tells `span` which links were chosen.
     #[cold]
-    pub(super) fn record_links(&self, links: &[To]) {
+    pub(super) fn record_links(&self, span: &Span, links: &[To]) {
         let mut names = SmallVec::<[&str; 4]>::new();
         for link in links {
             let name = match link {
@@ -61,6 +61,6 @@ impl Shared {
                 names.push(name);
             }
         }
-        Span::current().record("link", names.join(","));
+        span.record("link", names.join(","));
     }
 }

@@ -1,6 +1,6 @@
 //! From requests to tasks on links.
 
-use std::{ops::Range, sync::Arc, time::Instant};
+use std::{sync::Arc, time::Instant};
 
 use super::{
     Batch, Request,
@@ -33,15 +33,19 @@ impl Shared {
         }
         if span::is_wanted() {
             let span = self.span(&requests);
-            return span.in_scope(|| self.submit_all(batch, requests));
+            return span.in_scope(|| self.submit_all(batch, requests, Some(&span)));
         }
-        self.submit_all(batch, requests)
+        self.submit_all(batch, requests, None)
     }
 
-    #[inline]
-    fn submit_all(&self, batch: &mut Batch, requests: Vec<Request>) -> Result<()> {
+    fn submit_all(
+        &self,
+        batch: &mut Batch,
+        requests: Vec<Request>,
+        span: Option<&tracing::Span>,
+    ) -> Result<()> {
         let mut scratch = batch.take_scratch();
-        let submitted = self.submit_with(batch, requests, &mut scratch);
+        let submitted = self.submit_with(batch, requests, &mut scratch, span);
         match submitted {
             // The rest was taken out.
             Ok(()) => scratch.links.clear(),
@@ -56,6 +60,7 @@ impl Shared {
         batch: &mut Batch,
         requests: Vec<Request>,
         scratch: &mut Scratch,
+        span: Option<&tracing::Span>,
     ) -> Result<()> {
         let now = Instant::now();
         let patience = now.checked_add(self.parts.patience);
@@ -73,8 +78,8 @@ impl Shared {
                 self.plan(request, (now, patience), &outlook, &mut last, scratch)?;
             }
         }
-        if span::is_wanted() {
-            self.record_links(&scratch.links);
+        if let Some(span) = span {
+            self.record_links(span, &scratch.links);
         }
         if let Some(gate) = &self.gate {
             let admitted = gate.0.admit(scratch);
@@ -132,6 +137,7 @@ impl Shared {
             let link = self.parts.links[usize::from(link)].name();
             let errand = Errand::of(&request, length, registration);
             self.trace_plan(trace, &errand, &request.segment, link);
+            scratch.traces.push((scratch.specs.len(), trace.clone()));
         }
         let (terms, meter) = (way.terms.clone(), way.meter);
         if pass.is_some() || scratch.is_sample() {
@@ -161,9 +167,6 @@ impl Shared {
             let gated = Gated::new(bounds, deadline, &request.segment, *fences);
             scratch.gated.push(gated);
         }
-        if let Some(trace) = &request.trace {
-            scratch.traces.push((scratch.specs.len(), trace.clone()));
-        }
         let spec = TaskSpec {
             op: request.op,
             local: request.local,
@@ -177,7 +180,6 @@ impl Shared {
             qos: request.qos,
             terms,
             meter,
-            trace: request.trace,
             origin: refreshable.then_some(Origin {
                 segment: request.segment,
                 range: request.remote,
@@ -216,10 +218,15 @@ impl Shared {
         trace.note(TraceEvent::Ranked { link, ranking });
     }
 
-    /// Tells those traces whose tasks are among `places` where these go.
+    /// Tells those traces whose tasks are among `tasks`, whose places begin at `start`, where these go.
     #[cold]
-    fn trace_run(&self, traces: &[(usize, Trace)], places: Range<usize>, to: To) {
-        for (_, trace) in traces.iter().filter(|(place, _)| places.contains(place)) {
+    fn trace_run(&self, traces: &[(usize, Trace)], start: usize, tasks: &[TaskRef], to: To) {
+        for (place, trace) in traces {
+            let task = place.checked_sub(start).and_then(|at| tasks.get(at));
+            let Some(task) = task else {
+                continue;
+            };
+            self.parts.context.tasks.follow(*task, trace.clone());
             match to {
                 To::Later => trace.note(TraceEvent::Waits),
                 To::Link(link) => {
@@ -262,14 +269,14 @@ impl Shared {
                 tasks.watch(refs[first + place], Some(watch.clone()));
                 watched += 1;
             }
+            if !traces.is_empty() {
+                self.trace_run(traces, start - first, &refs[start..end], run[0]);
+            }
             if let Some((gate, gated)) = &mut gate {
                 let tasks = refs[start..end].iter();
                 tasks
                     .zip(gated)
                     .for_each(|(task, gated)| gate.0.settle(*task, gated));
-            }
-            if !traces.is_empty() {
-                self.trace_run(traces, start - first..end - first, run[0]);
             }
             match run[0] {
                 To::Later => {}

@@ -34,14 +34,14 @@ pub(crate) struct Meters {
     names: Mutex<FxHashMap<(Box<str>, usize), MeterId>>,
 }
 
-/// A meter's place.
+/// A meter's place. Small, since every task has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct MeterId(u32);
+pub(crate) struct MeterId(u16);
 
 impl MeterId {
     /// Of what is not counted.
     #[cfg(any(test, feature = "conformance", feature = "fuzzing"))]
-    pub(crate) const NONE: Self = Self(u32::MAX);
+    pub(crate) const NONE: Self = Self(u16::MAX);
 }
 
 /// What went over one link to one peer.
@@ -55,6 +55,7 @@ pub(crate) struct Meter {
 
 /// How tasks of one direction ended.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 struct Ends {
     completed: AtomicU64,
     bytes: AtomicU64,
@@ -88,8 +89,8 @@ impl Meters {
         let taken = names.len();
         let id = match names.entry((name.into(), link)) {
             Entry::Occupied(known) => *known.get(),
-            Entry::Vacant(new) if taken < OWN => *new.insert(MeterId(taken as u32)),
-            Entry::Vacant(_) => MeterId((OWN + link.min(LINKS - 1)) as u32),
+            Entry::Vacant(new) if taken < OWN => *new.insert(MeterId(taken as u16)),
+            Entry::Vacant(_) => Self::shared(link),
         };
         let meter = self.meters[id.0 as usize].get_or_init(Arc::default);
         (id, Arc::clone(meter))
@@ -102,16 +103,12 @@ impl Meters {
             return;
         };
         let ends = &meter.ends.own()[index(op)];
-        let ended = match end {
-            Outcome::Completed { .. } => {
-                ends.bytes.fetch_add(bytes, Ordering::Relaxed);
-                &ends.completed
-            }
-            Outcome::Failed(_) => &ends.failed,
-            Outcome::Cancelled(_) => &ends.cancelled,
-            Outcome::TimedOut(_) => &ends.timed_out,
-        };
-        ended.fetch_add(1, Ordering::Relaxed);
+        if end.is_completed() {
+            ends.bytes.fetch_add(bytes, Ordering::Relaxed);
+            ends.completed.fetch_add(1, Ordering::Relaxed);
+        } else {
+            ends.other(end);
+        }
     }
 
     /// So many bytes of a task had arrived when another attempt took over the rest.
@@ -140,7 +137,7 @@ impl Meters {
                 .map(|((peer, link), id)| (Some(peer.clone()), *link, *id));
             named.collect()
         };
-        let others = (0..LINKS).map(|link| (None, link, MeterId((OWN + link) as u32)));
+        let others = (0..LINKS).map(|link| (None, link, Self::shared(link)));
         let mut all: Vec<LinkMetrics> = named
             .into_iter()
             .chain(others)
@@ -157,9 +154,28 @@ impl Meters {
         all
     }
 
+    /// Of the further peers of a link.
+    fn shared(link: usize) -> MeterId {
+        MeterId((OWN + link.min(LINKS - 1)) as u16)
+    }
+
     #[inline]
     fn get(&self, id: MeterId) -> Option<&Meter> {
         Some(self.meters.get(id.0 as usize)?.get()?)
+    }
+}
+
+impl Ends {
+    /// It did not complete.
+    #[cold]
+    fn other(&self, end: &Outcome) {
+        let ended = match end {
+            Outcome::Completed { .. } => &self.completed,
+            Outcome::Failed(_) => &self.failed,
+            Outcome::Cancelled(_) => &self.cancelled,
+            Outcome::TimedOut(_) => &self.timed_out,
+        };
+        ended.fetch_add(1, Ordering::Relaxed);
     }
 }
 

@@ -81,7 +81,7 @@ impl Metrics {
     fn write_counts(&self, out: &mut String) -> fmt::Result {
         let (refreshes, registrations) = (&self.refreshes, &self.registrations);
         let (admission, notifications) = (&self.admission, &self.notifications);
-        let counts: [(&str, &str, &[(&str, u64)]); 4] = [
+        let counts: [Counts<'_>; 4] = [
             (
                 "tent_refreshes",
                 "Descriptors of segments that were fetched anew",
@@ -126,6 +126,9 @@ impl Metrics {
         Ok(())
     }
 }
+
+/// A name, what it is, and numbers by outcome.
+type Counts<'a> = (&'a str, &'a str, &'a [(&'a str, u64)]);
 
 fn of(number: fn(&LinkMetrics) -> u64) -> fn(&LinkMetrics) -> u64 {
     number

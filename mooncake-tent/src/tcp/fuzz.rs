@@ -271,7 +271,6 @@ fn awaiting(
         terms: None,
         origin: None,
         meter: crate::metrics::MeterId::NONE,
-        trace: None,
     }
 }
 

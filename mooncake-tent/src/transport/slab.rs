@@ -17,7 +17,7 @@ use crate::{
         Mutex,
         atomic::{AtomicU32, AtomicU64, Ordering},
     },
-    trace::TraceEvent,
+    trace::{Trace, TraceEvent},
 };
 
 /// Shared by the engine and its links.
@@ -101,6 +101,8 @@ struct TaskBody {
     failovers: u8,
     /// What learns from its end.
     watch: Option<Watch>,
+    /// What becomes of it is told here, until it is quiet.
+    trace: Option<Trace>,
     /// Released once it is quiet.
     ticket: Option<Ticket>,
     /// It is posted again once it is quiet; until then one more slice is loud.
@@ -345,6 +347,16 @@ impl TaskSlab {
         self.with(task, |body| body.watch = watch);
     }
 
+    /// What becomes of a task is told to `trace`.
+    pub(crate) fn follow(&self, task: TaskRef, trace: Trace) {
+        self.with(task, |body| body.trace = Some(trace));
+    }
+
+    /// Whom to tell what becomes of a task, if anybody.
+    pub(crate) fn trace(&self, task: TaskRef) -> Option<Trace> {
+        self.with(task, |body| body.trace.clone()).flatten()
+    }
+
     /// What would have learned from the end of a task.
     pub(crate) fn unwatch(&self, task: TaskRef) -> Option<Watch> {
         self.with(task, |body| body.watch.take()).flatten()
@@ -578,7 +590,7 @@ impl TaskBody {
                 // It takes no lock under which others are taken.
                 watch.ended(spec.op, spec.length, &outcome);
             }
-            if let Some(trace) = &spec.trace {
+            if let Some(trace) = &self.trace {
                 let outcome = outcome.clone();
                 trace.note(TraceEvent::Ended { outcome });
             }
@@ -591,8 +603,7 @@ impl TaskBody {
 
     /// Tells that an attempt failed that another one may follow.
     fn trace_failure(&self) {
-        let trace = self.spec.as_ref().and_then(|spec| spec.trace.as_ref());
-        if let (Some(trace), Some(why)) = (trace, &self.failure) {
+        if let (Some(trace), Some(why)) = (&self.trace, &self.failure) {
             let why = why.clone();
             trace.note(TraceEvent::AttemptEnded { why });
         }
@@ -693,9 +704,8 @@ impl TaskBody {
     fn after_quiet(&mut self, mut change: Change) -> Change {
         if self.outcome.is_some() && self.loud == 0 {
             // Ends the leases on local memory (law 13).
-            let trace = self.spec.as_mut().and_then(|spec| spec.trace.take());
             self.spec = None;
-            if let Some(trace) = trace {
+            if let Some(trace) = self.trace.take() {
                 trace.note(TraceEvent::Quiet);
             }
             change.batch = self.batch.take();
@@ -744,7 +754,6 @@ mod tests {
             terms: None,
             origin: None,
             meter: crate::metrics::MeterId::NONE,
-            trace: None,
         };
         let mut refs = Vec::new();
         slab.take(&batch, 1, &mut refs).unwrap();

@@ -12,7 +12,6 @@ use crate::{
     metrics::MeterId,
     qos::Qos,
     segment::{RemoteRange, Segment},
-    trace::Trace,
 };
 
 /// The direction of a transfer, seen from the caller.
@@ -80,8 +79,6 @@ pub struct TaskSpec {
     pub(crate) origin: Option<Origin>,
     /// Where its end is counted.
     pub(crate) meter: MeterId,
-    /// What becomes of it is told here.
-    pub(crate) trace: Option<Trace>,
 }
 
 /// The part of a [`TaskSpec`] that a link needs to move the bytes.

@@ -68,7 +68,6 @@ impl Ground {
             terms: None,
             origin: None,
             meter: crate::metrics::MeterId::NONE,
-            trace: None,
         };
         self.tasks.begin(&self.batch, &refs, [(spec, false)]);
         let job = Job {

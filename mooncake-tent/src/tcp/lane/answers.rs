@@ -163,7 +163,6 @@ mod tests {
                     terms: None,
                     origin: None,
                     meter: crate::metrics::MeterId::NONE,
-                    trace: None,
                 })
                 .collect();
             let (batch, mut refs) = (Arc::new(BatchState::default()), Vec::new());

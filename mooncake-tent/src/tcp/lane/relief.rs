@@ -133,7 +133,6 @@ mod tests {
                 terms: None,
                 origin: None,
                 meter: crate::metrics::MeterId::NONE,
-                trace: None,
             };
             let mut refs = Vec::new();
             tasks.take(&batch, count as usize, &mut refs).unwrap();
