@@ -340,7 +340,7 @@ fn explanations_have_the_fields_of_the_page() {
 }
 
 #[test]
-fn traces_have_the_fields_of_the_page() {
+fn followed_transfers_have_the_fields_of_the_page() {
     let links = vec![RankedLink {
         link: "tcp".to_owned(),
         place: Some(1),
