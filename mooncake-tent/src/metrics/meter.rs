@@ -40,7 +40,7 @@ pub(crate) struct MeterId(u16);
 
 impl MeterId {
     /// Of what is not counted.
-    #[cfg(any(test, feature = "conformance", feature = "fuzzing"))]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) const NONE: Self = Self(u16::MAX);
 }
 
