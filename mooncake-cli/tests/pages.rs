@@ -23,7 +23,8 @@ use mooncake_cli::commands::topology::{
 };
 use mooncake_cli::commands::trace::TraceStats;
 use mooncake_cli::commands::transfer::{
-    Asked, Direction, ExcludedRow, Explanation, PolicyRow, RankedRow,
+    Asked, Direction, ExcludedRow, Explanation, PolicyRow, RankedLink, RankedRow, StepRow,
+    TraceReport,
 };
 use mooncake_cli::config::{self, Flags, MasterSettings, Sources};
 use mooncake_cli::output::{Failure, No};
@@ -355,6 +356,32 @@ fn explanations_have_the_fields_of_the_page() {
             pool: None,
             service_level: None,
             traffic_class: None,
+        },
+    );
+}
+
+#[test]
+fn followed_transfers_have_the_fields_of_the_page() {
+    let links = vec![RankedLink {
+        link: "tcp".to_owned(),
+        place: Some(1),
+        why: String::new(),
+    }];
+    let step = StepRow {
+        at_us: 1.0,
+        step: "ranked",
+        link: Some("tcp"),
+        detail: String::new(),
+        links: Some(links),
+    };
+    check(
+        "transfer trace",
+        &TraceReport {
+            target: "127.0.0.1:1".to_owned(),
+            op: Direction::Write,
+            bytes: 1,
+            outcome: "completed",
+            steps: vec![step],
         },
     );
 }

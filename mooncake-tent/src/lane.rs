@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use crate::{
     Time,
     error::{Reason, Stage},
+    metrics::{Meter, MeterId},
     selector::{Circuit, CircuitConfig, Pass, RateTable},
     transport::{Op, Outcome},
 };
@@ -29,6 +30,7 @@ pub(crate) struct Lane {
     troubled: AtomicBool,
     circuit: Mutex<Circuit>,
     rates: [Mutex<Rates>; 2],
+    meter: (MeterId, Arc<Meter>),
 }
 
 #[derive(Debug, Default)]
@@ -39,18 +41,24 @@ struct Rates {
 
 impl Lane {
     /// One that works as far as is known; its times count from `start`.
-    pub(crate) fn new(start: Instant) -> Self {
+    pub(crate) fn new(start: Instant, meter: (MeterId, Arc<Meter>)) -> Self {
         Self {
             start,
             troubled: AtomicBool::new(false),
             circuit: Mutex::new(Circuit::new(CircuitConfig::default())),
             rates: Default::default(),
+            meter,
         }
     }
 
     /// It failed lately, so that not everything may go over it.
     pub(crate) fn is_troubled(&self) -> bool {
         self.troubled.load(Ordering::Relaxed)
+    }
+
+    /// Where what goes over it is counted.
+    pub(crate) fn meter(&self) -> MeterId {
+        self.meter.0
     }
 
     /// Its circuit, and the time for it.
@@ -109,6 +117,7 @@ impl Lane {
     /// A transfer over it took so long. One of several that end at once may go uncounted, rather than
     /// wait.
     fn measured(&self, op: Op, length: u64, took: Duration) {
+        self.meter.1.took(op, took);
         if let Some(mut rates) = self.rates[index(op)].try_lock() {
             rates.fade(self.now());
             rates.table.update(length, took);
@@ -178,6 +187,10 @@ mod tests {
     use super::*;
     use crate::{error::TransferError, identity::Incarnation};
 
+    fn lane(start: Instant) -> Lane {
+        Lane::new(start, (MeterId::NONE, Arc::default()))
+    }
+
     fn measured(lane: &Lane, length: u64) {
         for _ in 0..RateTable::TRUSTED {
             lane.measured(Op::Read, length, Duration::from_millis(1));
@@ -186,7 +199,7 @@ mod tests {
 
     #[test]
     fn what_completes_is_measured_by_direction_and_what_fails_is_not() {
-        let lane = Arc::new(Lane::new(Instant::now()));
+        let lane = Arc::new(lane(Instant::now()));
         let watch = Watch {
             lane: Arc::clone(&lane),
             since: Instant::now(),
@@ -203,7 +216,7 @@ mod tests {
 
     #[test]
     fn law_12_what_was_measured_long_ago_is_unknown() {
-        let lane = Lane::new(Instant::now());
+        let lane = lane(Instant::now());
         measured(&lane, 4096);
         assert!(lane.rates(Op::Read).estimate(4096).is_some());
         let mut rates = lane.rates[0].lock();
@@ -229,7 +242,7 @@ mod tests {
                 false,
             ),
         ] {
-            let mut lane = Lane::new(start.unwrap());
+            let mut lane = lane(start.unwrap());
             assert!(lane.failed(None, &Reason::Unreachable("gone".into())));
             lane.start = lane.start.checked_sub(over).unwrap();
             let pass = lane.admit_probe();
@@ -249,7 +262,7 @@ mod tests {
     #[test]
     fn one_tries_a_lane_that_failed_and_its_end_decides() {
         let start = Instant::now().checked_sub(Duration::from_secs(100));
-        let mut lane = Lane::new(start.unwrap());
+        let mut lane = lane(start.unwrap());
         assert!(lane.failed(None, &Reason::Unreachable("gone".into())));
         assert!(lane.is_troubled() && lane.admit_probe().is_none());
         // As if its cooldown were over.

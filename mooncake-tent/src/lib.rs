@@ -74,6 +74,7 @@ mod lane;
 mod loom_models;
 pub mod loopback;
 mod memory;
+mod metrics;
 mod notify;
 pub mod platform;
 mod qos;
@@ -91,6 +92,7 @@ mod sync;
 #[cfg(feature = "tcp")]
 pub mod tcp;
 mod time;
+mod trace;
 pub mod transport;
 mod wheel;
 
@@ -110,6 +112,10 @@ pub use loopback::InProcess;
 pub use memory::{
     BufferLease, HugePages, LocalBuffer, LocalSlice, Memory, MemoryOptions, Permission,
 };
+pub use metrics::{
+    AdmissionMetrics, Failovers, Histogram, LinkMetrics, Metrics, RefreshMetrics,
+    RegistrationMetrics,
+};
 pub use notify::{Announcement, Delivery, Notification, NotificationCounts, ReceivedNotification};
 pub use platform::host::machine;
 pub use qos::{DeviceSet, Hint, Intent, Priority, Qos, Strength};
@@ -121,6 +127,7 @@ pub use shm::ShmTransport;
 #[cfg(feature = "tcp")]
 pub use tcp::{TcpConfig, TcpTransport};
 pub use time::Time;
+pub use trace::{Trace, TraceEvent, TraceStep};
 pub use wheel::{TimerToken, TimerWheel};
 
 #[cfg(all(doctest, feature = "tcp"))]

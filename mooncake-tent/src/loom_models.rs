@@ -82,6 +82,7 @@ fn spec(local: SmallVec<[LocalSlice; 1]>) -> TaskSpec {
         qos: crate::qos::Qos::new(),
         terms: None,
         origin: None,
+        meter: crate::metrics::MeterId::NONE,
     }
 }
 

@@ -2,7 +2,10 @@
 
 use std::ops::Deref;
 #[cfg(not(mooncake_loom))]
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{
+    cell::Cell,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
 /// More threads share. A model has few threads.
 const COUNT: usize = if cfg!(mooncake_loom) { 2 } else { 8 };
@@ -45,13 +48,26 @@ impl<T> Deref for Stripe<T> {
 
 /// The number of the calling thread's stripe: threads are dealt out as they come.
 #[cfg(not(mooncake_loom))]
+#[inline]
 fn own() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
-        static OWN: usize = NEXT.fetch_add(1, Ordering::Relaxed) % COUNT;
+        // It has no destructor and no state, so that to look costs one load.
+        static OWN: Cell<usize> = const { Cell::new(usize::MAX) };
     }
-    // A thread that is ending has lost its number.
-    OWN.try_with(|own| *own).unwrap_or(0)
+    OWN.with(|own| match own.get() {
+        number if number < COUNT => number,
+        _ => {
+            own.set(deal());
+            own.get()
+        }
+    })
+}
+
+#[cfg(not(mooncake_loom))]
+#[cold]
+fn deal() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed) % COUNT
 }
 
 #[cfg(mooncake_loom)]

@@ -18,6 +18,7 @@ mod readv;
 mod roles;
 #[cfg(target_arch = "x86_64")]
 mod streaming;
+mod traced;
 mod walk;
 
 use std::net::SocketAddr;
@@ -35,6 +36,7 @@ use crate::output::Failure;
 pub use case::{Against, Case, Op, Transport};
 pub use peer::{Role, serve_engine, serve_plain};
 pub use roles::{Grid, Initiator, Links, RoleReport, RoleRow, Target, Work, doublings, initiate};
+pub use traced::{Traced, traced};
 
 use engine::Engine;
 use file::BenchFile;

@@ -55,6 +55,11 @@ fn a_node_shows_operators_that_it_serves_and_what_it_holds() {
         assert_eq!(node.page(path), r#"{"status":"serving"}"#);
     }
     assert_eq!(node.number("mooncake_tent_registrations"), 1, "its segment");
+    assert_eq!(
+        node.number("tent_registrations_total"),
+        1,
+        "what it has done"
+    );
     let runtime = Runtime::new().unwrap();
     let client = connect(&runtime, &store);
     assert!(put(&runtime, &client, "k"));

@@ -15,6 +15,7 @@ mod parts;
 mod request;
 mod retry;
 mod routing;
+mod span;
 mod submit;
 mod tent;
 mod warm_up;

@@ -21,6 +21,7 @@ use crate::{
     lane::{Lane, Watch},
     qos::Qos,
     segment::Segment,
+    trace::TraceEvent,
     transport::{Op, Outcome, SubBatch, TaskRef, TaskSpec, Tasks, Ticket},
 };
 
@@ -48,6 +49,7 @@ struct Parked {
     segment: Segment,
     /// A fence that came since then counts.
     fences: u64,
+    since: Instant,
 }
 
 /// What a planned request has to pass.
@@ -192,6 +194,7 @@ impl Parking {
                     link,
                     segment: gated.segment,
                     fences: gated.fences,
+                    since: Instant::now(),
                 };
                 {
                     let mut state = self.state.lock();
@@ -370,6 +373,7 @@ impl Shared {
             let tasks = &self.parts.context.tasks;
             match turn {
                 Move::Late(parked) => {
+                    self.tally.waited_too_long.one();
                     let peer = parked.segment.incarnation();
                     let end = Outcome::timed_out(Stage::Resolve, peer);
                     tasks.finish(parked.task, end, true);
@@ -380,9 +384,15 @@ impl Shared {
                         link,
                         segment,
                         fences,
+                        since,
                     } = parked;
                     tasks.charge(task, ticket(pass));
                     let (now, attempts) = (Instant::now(), self.parts.attempts);
+                    let waited = now.saturating_duration_since(since);
+                    self.tally.waits.add(waited);
+                    if let Some(trace) = tasks.trace(task) {
+                        trace.note(TraceEvent::LetGo { waited });
+                    }
                     if let Some(watch) = tasks.unwatch(task) {
                         tasks.watch(
                             task,

@@ -8,6 +8,7 @@ use super::parking::Gated;
 use crate::{
     lane::Watch,
     stripes::Stripes,
+    trace::Trace,
     transport::{BatchState, Peer, SubBatch, TaskRef, TaskSpec},
 };
 
@@ -39,6 +40,8 @@ pub(crate) struct Scratch {
     pub(super) gated: Vec<Gated>,
     /// What learns from the ends of some, by their places.
     pub(super) watches: Vec<(usize, Watch)>,
+    /// Those that are traced, by their places.
+    pub(super) traces: Vec<(usize, Trace)>,
     /// Submissions so far.
     pub(super) submissions: u32,
     /// The last peer, and a copy of it that only this has: each task counts the one that it holds, and
@@ -86,6 +89,7 @@ impl Scratch {
                 lane.abandoned(pass);
             }
         }
+        self.traces.clear();
     }
 
     /// The task that is planned next is one that is measured: the others of its submission wait behind

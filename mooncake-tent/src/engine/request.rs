@@ -8,6 +8,7 @@ use crate::{
     memory::LocalSlice,
     qos::{DeviceSet, Hint, Intent, Priority, Qos},
     segment::{RemoteRange, Segment},
+    trace::Trace,
     transport::{Op, Receipt},
 };
 
@@ -21,6 +22,7 @@ pub struct Request {
     pub(crate) deadline: Option<Instant>,
     pub(crate) receipt: Receipt,
     pub(crate) qos: Qos,
+    pub(crate) trace: Option<Trace>,
 }
 
 impl Request {
@@ -50,7 +52,16 @@ impl Request {
             deadline: None,
             receipt: Receipt::default(),
             qos: Qos::new(),
+            trace: None,
         }
+    }
+
+    /// Has `trace` collect what becomes of it, once it is submitted. A submission that is refused leaves
+    /// what was decided until then.
+    #[must_use]
+    pub fn trace(mut self, trace: &Trace) -> Self {
+        self.trace = Some(trace.clone());
+        self
     }
 
     /// When the caller stops being interested. Without it the engine's own patience counts.

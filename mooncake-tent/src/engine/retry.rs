@@ -13,6 +13,7 @@ use crate::{
     lane::Watch,
     segment::{RemoteRange, Route, Segment, Way},
     selector::Pass,
+    trace::TraceEvent,
     transport::{Origin, Outcome, RetryHook, SubBatch, TaskRef, TaskSlab, TaskSpec, Tasks, Turn},
 };
 
@@ -46,7 +47,12 @@ impl Shared {
                     .min(REFRESH_BUDGET)
             });
             let seen = segment.descriptor();
-            if let Err(error) = self.segments.refresh(&segment, &seen, budget).await
+            let refreshed = self.segments.refresh(&segment, &seen, budget).await;
+            if let Some(trace) = tasks.trace(task) {
+                let failure = refreshed.as_ref().err().map(ToString::to_string);
+                trace.note(TraceEvent::Refreshed { failure });
+            }
+            if let Err(error) = refreshed
                 && !origin.others
             {
                 let why = Reason::Unreachable(error.to_string().into());
@@ -54,10 +60,12 @@ impl Shared {
                 return self.fail(&[task], &why, Stage::Resolve);
             }
         }
+        let mut parted = 0;
         if let Applied::UpTo(bytes) = error.applied {
-            resume(&mut spec, &mut origin, bytes);
+            parted = resume(&mut spec, &mut origin, bytes);
         }
         let late = error.reason == Reason::TimedOut;
+        let (meters, before) = (tasks.meters(), spec.meter);
         let Some((way, pass)) = self.anew(&mut spec, &mut origin, refreshes, late) else {
             // Its leases end before anybody is told.
             drop(spec);
@@ -68,8 +76,22 @@ impl Shared {
             %error, from = self.parts.links[usize::from(origin.link)].name(), to = self.parts.links[link].name(),
             "a task is posted again"
         );
+        if let Some(trace) = tasks.trace(task) {
+            let name = |link: u8| self.parts.links[usize::from(link)].name();
+            let (from, to, bytes) = (name(origin.link), name(way.link), spec.length);
+            trace.note(match origin.link == way.link {
+                true => TraceEvent::Retried { link: to, bytes },
+                false => TraceEvent::FailedOver { from, to, bytes },
+            });
+        }
+        meters.parted(before, spec.op, parted);
+        match origin.link == way.link {
+            true => meters.retried(before, spec.op),
+            false => self.tally.failed_over(usize::from(origin.link), link),
+        }
         let fences = origin.fences;
         origin.link = way.link;
+        spec.meter = way.meter;
         spec.terms = way.terms;
         if pass.is_some() {
             let (lane, since) = (way.lane, Instant::now());
@@ -92,6 +114,10 @@ impl Shared {
             let sub_batch = self.parts.links[link].allocate_sub_batch(1)?;
             let sub_batch: Arc<dyn SubBatch> = Arc::from(sub_batch);
             tasks.carried_by(task, &sub_batch);
+            if let Some(trace) = tasks.trace(task) {
+                let link = self.parts.links[link].name();
+                trace.note(TraceEvent::Posted { link });
+            }
             sub_batch.submit_transfer_tasks(&[task])?;
             if tasks.is_unwanted(task) {
                 // Whoever cancelled it before it was posted has found it nowhere.
@@ -124,7 +150,9 @@ impl Shared {
         if pass.is_none() && (stale || fenced || !origin.others) {
             return;
         }
-        let lane = self.lanes.one(spec.peer.id(), usize::from(origin.link));
+        let lane = self
+            .lanes
+            .one(spec.peer.id(), &origin.segment, usize::from(origin.link));
         match pass {
             // The peer has answered.
             Some(pass) if stale => lane.succeeded(pass),
@@ -199,8 +227,8 @@ impl Shared {
     }
 }
 
-/// Leaves out the first `bytes`, which are at their destination.
-fn resume(spec: &mut TaskSpec, origin: &mut Origin, bytes: u64) {
+/// Leaves out the first `bytes`, which are at their destination, as far as more are left; how many.
+fn resume(spec: &mut TaskSpec, origin: &mut Origin, bytes: u64) -> u64 {
     let bytes = bytes.min(spec.length.saturating_sub(1));
     let mut skipped = bytes;
     let rest = spec.local.iter().filter_map(|slice| {
@@ -215,6 +243,7 @@ fn resume(spec: &mut TaskSpec, origin: &mut Origin, bytes: u64) {
         RemoteRange::Address(address) => *address += bytes,
         RemoteRange::Registered { offset, .. } => *offset += bytes,
     }
+    bytes
 }
 
 /// Retries on the engine's runtime. The engine is looked up there and nowhere else: its last owner

@@ -385,7 +385,7 @@ impl Shared {
             ranking,
             lanes,
             desperate,
-        } = self.rank(facts, held, descriptor);
+        } = self.rank(facts, held, segment, descriptor);
         tracing::debug!(op = %facts.op, segment = segment.name(), %ranking, "links were chosen");
         let barred = ranking.excluded.iter().filter_map(|link| match link.why {
             Exclusion::Open { left, .. } => Some(left.min(TRIAL_HOLDS)),
@@ -405,6 +405,7 @@ impl Shared {
         let ways = ranking.ranked.iter().map(|link| Way {
             link: link.index as u8,
             lane: Arc::clone(&lanes[link.index]),
+            meter: lanes[link.index].meter(),
             terms: terms(&link.devices),
             estimate: link.estimate,
         });
@@ -415,10 +416,16 @@ impl Shared {
         }
     }
 
-    fn rank(&self, facts: &RequestFacts<'_>, held: Held, descriptor: &SegmentDescriptor) -> Ranked {
+    fn rank(
+        &self,
+        facts: &RequestFacts<'_>,
+        held: Held,
+        segment: &Segment,
+        descriptor: &SegmentDescriptor,
+    ) -> Ranked {
         let peer = descriptor.peer();
         let links = &self.parts.links;
-        let lanes = self.lanes.to(peer.id(), links.len());
+        let lanes = self.lanes.to(peer.id(), segment, links.len());
         let circuits: Vec<_> = lanes.iter().map(|lane| lane.circuit()).collect();
         let rates: Vec<_> = lanes.iter().map(|lane| lane.rates(facts.op)).collect();
         let mut judged: Vec<_> = links
@@ -473,7 +480,8 @@ impl Shared {
         };
         let known = segment.known();
         let facts = self.facts(&errand, segment, &known);
-        self.rank(&facts, Held::any(op), &known.descriptor).ranking
+        self.rank(&facts, Held::any(op), segment, &known.descriptor)
+            .ranking
     }
 
     /// The link that would read from `segment`.
@@ -485,12 +493,16 @@ impl Shared {
     }
 
     fn no_route(&self, errand: &Errand<'_>, segment: &Segment) -> Error {
+        no_route(errand.op, segment, &self.why(errand, segment))
+    }
+
+    /// Which links could carry a request, and why, as it is at this moment.
+    pub(super) fn why(&self, errand: &Errand<'_>, segment: &Segment) -> Ranking {
         let known = segment.known();
         let facts = self.facts(errand, segment, &known);
         let local = held_by_all(errand.op, errand.local);
         let held = self.held(local, errand, &known);
-        let Ranked { ranking, .. } = self.rank(&facts, held, &known.descriptor);
-        no_route(errand.op, segment, &ranking)
+        self.rank(&facts, held, segment, &known.descriptor).ranking
     }
 }
 

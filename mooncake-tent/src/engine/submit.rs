@@ -7,6 +7,7 @@ use super::{
     parking::{Gated, feasible},
     parts::{Scratch, To},
     routing::{Errand, LastWay, Outlook},
+    span,
     tent::Shared,
 };
 use crate::{
@@ -14,7 +15,8 @@ use crate::{
     identity::{Generation, RegistrationId},
     lane::Watch,
     platform::after,
-    segment::Span,
+    segment::{Segment, Span},
+    trace::{Trace, TraceEvent},
     transport::{Op, Origin, Outcome, TaskRef, TaskSpec},
 };
 
@@ -29,8 +31,21 @@ impl Shared {
                 limit: batch.capacity(),
             });
         }
+        if span::is_wanted() {
+            let span = self.span(&requests);
+            return span.in_scope(|| self.submit_all(batch, requests, Some(&span)));
+        }
+        self.submit_all(batch, requests, None)
+    }
+
+    fn submit_all(
+        &self,
+        batch: &mut Batch,
+        requests: Vec<Request>,
+        span: Option<&tracing::Span>,
+    ) -> Result<()> {
         let mut scratch = batch.take_scratch();
-        let submitted = self.submit_with(batch, requests, &mut scratch);
+        let submitted = self.submit_with(batch, requests, &mut scratch, span);
         match submitted {
             // The rest was taken out.
             Ok(()) => scratch.links.clear(),
@@ -45,6 +60,7 @@ impl Shared {
         batch: &mut Batch,
         requests: Vec<Request>,
         scratch: &mut Scratch,
+        span: Option<&tracing::Span>,
     ) -> Result<()> {
         let now = Instant::now();
         let patience = now.checked_add(self.parts.patience);
@@ -62,8 +78,12 @@ impl Shared {
                 self.plan(request, (now, patience), &outlook, &mut last, scratch)?;
             }
         }
+        if let Some(span) = span {
+            self.record_links(span, &scratch.links);
+        }
         if let Some(gate) = &self.gate {
-            gate.0.admit(scratch)?;
+            let admitted = gate.0.admit(scratch);
+            admitted.inspect_err(|_| self.tally.refused.one())?;
         }
         let first = batch.len();
         let (state, refs) = batch.opened();
@@ -110,9 +130,16 @@ impl Shared {
         if bounds.is_some() && request.deadline.is_some() {
             let left = deadline.saturating_duration_since(now);
             let name = self.parts.links[usize::from(link)].name();
-            feasible(name, &way.lane, (request.op, length), left)?;
+            feasible(name, &way.lane, (request.op, length), left)
+                .inspect_err(|_| self.tally.infeasible.one())?;
         }
-        let terms = way.terms.clone();
+        if let Some(trace) = &request.trace {
+            let link = self.parts.links[usize::from(link)].name();
+            let errand = Errand::of(&request, length, registration);
+            self.trace_plan(trace, &errand, &request.segment, link);
+            scratch.traces.push((scratch.specs.len(), trace.clone()));
+        }
+        let (terms, meter) = (way.terms.clone(), way.meter);
         if pass.is_some() || scratch.is_sample() {
             let (lane, since) = (Arc::clone(&way.lane), now);
             let watch = Watch { lane, since, pass };
@@ -152,6 +179,7 @@ impl Shared {
             receipt: request.receipt,
             qos: request.qos,
             terms,
+            meter,
             origin: refreshable.then_some(Origin {
                 segment: request.segment,
                 range: request.remote,
@@ -172,6 +200,44 @@ impl Shared {
         Ok(())
     }
 
+    /// Tells a trace what was asked, and why `link` gets it.
+    #[cold]
+    fn trace_plan(
+        &self,
+        trace: &Trace,
+        errand: &Errand<'_>,
+        segment: &Segment,
+        link: &'static str,
+    ) {
+        trace.note(TraceEvent::Submitted {
+            segment: segment.name().to_owned(),
+            op: errand.op,
+            bytes: errand.length,
+        });
+        let ranking = self.why(errand, segment);
+        trace.note(TraceEvent::Ranked { link, ranking });
+    }
+
+    /// Tells those traces whose tasks are among `tasks`, whose places begin at `start`, where these go.
+    #[cold]
+    fn trace_run(&self, traces: &[(usize, Trace)], start: usize, tasks: &[TaskRef], to: To) {
+        for (place, trace) in traces {
+            let task = place.checked_sub(start).and_then(|at| tasks.get(at));
+            let Some(task) = task else {
+                continue;
+            };
+            self.parts.context.tasks.follow(*task, trace.clone());
+            match to {
+                To::Later => trace.note(TraceEvent::Waits),
+                To::Link(link) => {
+                    let link = self.parts.links[link].name();
+                    trace.note(TraceEvent::Posted { link });
+                }
+                To::Nowhere => {}
+            }
+        }
+    }
+
     /// Hands the batch's tasks from `first` on to their links.
     fn post(&self, batch: &mut Batch, first: usize, scratch: &mut Scratch, now: Instant) {
         let Scratch {
@@ -179,6 +245,7 @@ impl Shared {
             links,
             gated,
             watches,
+            traces,
             ..
         } = scratch;
         let gate = self.gate.as_ref();
@@ -201,6 +268,9 @@ impl Shared {
             {
                 tasks.watch(refs[first + place], Some(watch.clone()));
                 watched += 1;
+            }
+            if !traces.is_empty() {
+                self.trace_run(traces, start - first, &refs[start..end], run[0]);
             }
             if let Some((gate, gated)) = &mut gate {
                 let tasks = refs[start..end].iter();
@@ -233,6 +303,7 @@ impl Shared {
         if watched > 0 {
             watches.clear();
         }
+        traces.clear();
     }
 
     pub(super) fn fail(&self, tasks: &[TaskRef], reason: &Reason, stage: Stage) {

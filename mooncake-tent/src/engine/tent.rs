@@ -26,6 +26,7 @@ use crate::{
     error::{Error, Result},
     identity::{Generation, Incarnation},
     memory::{LocalBuffer, Memory, Permission},
+    metrics::{Metrics, Tally},
     notify::{
         Announcement, Notification, NotificationCounts, NotificationQueue, Notifier,
         ReceivedNotification,
@@ -67,6 +68,7 @@ pub(super) struct Shared {
     pub(super) parts: Parts,
     pub(super) selector: TransportSelector,
     pub(super) lanes: Lanes,
+    pub(super) tally: Tally,
     pub(super) kinds: Kinds,
     /// Without it every request goes at once.
     pub(super) gate: Option<Gatekeeper>,
@@ -127,9 +129,10 @@ impl TentEngine {
                 control.speak_for(Weak::<Shared>::clone(me));
             }
             Shared {
+                tally: Tally::new(parts.links.len()),
+                lanes: Lanes::new(Arc::clone(parts.context.tasks.meters())),
                 parts,
                 selector: TransportSelector::with_policies(policies),
-                lanes: Lanes::new(),
                 kinds: Kinds::default(),
                 gate: gate.map(Gatekeeper),
                 segments,
@@ -200,6 +203,20 @@ impl TentEngine {
         }
     }
 
+    /// What it has done since it began.
+    pub fn metrics(&self) -> Metrics {
+        let shared = &self.shared;
+        let link = |place: usize| shared.parts.links.get(place).map_or("", |link| link.name());
+        Metrics {
+            links: shared.parts.context.tasks.meters().read(link),
+            failovers: shared.tally.failovers(link),
+            refreshes: shared.segments.refreshes(),
+            registrations: shared.tally.registrations(),
+            admission: shared.tally.admission(),
+            notifications: self.notification_counts(),
+        }
+    }
+
     /// What became of notifications that came in.
     pub fn notification_counts(&self) -> NotificationCounts {
         self.shared.notifier.queue().counts()
@@ -248,17 +265,20 @@ impl TransferEngine for TentEngine {
                         declined.push(format!("{}: {why}", link.name()));
                     }
                     Err(error) => {
+                        shared.tally.declined.one();
                         shared.detach(&local).await;
                         return Err(error);
                     }
                 }
             }
             if local.links() == 0 {
+                shared.tally.declined.one();
                 let reasons = declined.join(", ");
                 return Err(Error::NoLink { reasons });
             }
             // Peers find it from here on (law 8).
             table.publish(&local);
+            shared.tally.registered.one();
             shared.changed(&local);
             let registrar: Weak<dyn Registrar> = Weak::<Shared>::clone(&shared.me);
             Ok(Buffer::new(local, registrar))
@@ -285,6 +305,7 @@ impl TransferEngine for TentEngine {
             buffer.local().close();
             quiet_within(buffer.local(), budget).await?;
             let generation = buffer.local().reopen();
+            self.shared.tally.renewed.one();
             self.shared.changed(buffer.local());
             Ok(generation)
         })
@@ -527,6 +548,7 @@ impl Shared {
 impl Registrar for Shared {
     fn withdraw(&self, buffer: &Arc<LocalBuffer>) {
         self.parts.context.buffers.remove(buffer.id());
+        self.tally.unregistered.one();
         self.changed(buffer);
     }
 }

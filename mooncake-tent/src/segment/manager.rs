@@ -19,6 +19,7 @@ use super::{Fences, Segment, SegmentDescriptor, remote::OneOpening, watch::Follo
 use crate::{
     control::{ControlClient, Unanswered},
     error::{Error, Result},
+    metrics::RefreshMetrics,
     platform::after,
     registry::{self, Registry},
 };
@@ -42,6 +43,7 @@ pub(crate) struct SegmentManager {
     /// Where the owners of names that are open were last found.
     places: Mutex<FxHashMap<String, String>>,
     runtime: Handle,
+    refreshes: Mutex<RefreshMetrics>,
     me: Weak<Self>,
 }
 
@@ -81,6 +83,7 @@ impl SegmentManager {
             registry,
             places: Mutex::default(),
             runtime: Handle::current(),
+            refreshes: Mutex::default(),
             me: Weak::clone(me),
         })
     }
@@ -249,6 +252,11 @@ impl SegmentManager {
         }
     }
 
+    /// What became of fetching descriptors anew.
+    pub(crate) fn refreshes(&self) -> RefreshMetrics {
+        *self.refreshes.lock()
+    }
+
     /// Fetches the descriptor anew, unless another caller has done so since `seen`.
     pub(crate) async fn refresh(
         &self,
@@ -271,8 +279,19 @@ impl SegmentManager {
         if is_seen {
             let name = segment.name();
             let left = |end: Instant| end.saturating_duration_since(Instant::now());
-            let place = self.place(name, left(end)).await?;
-            let fresh = self.fetch(&place, name, Some(seen), left(end)).await?;
+            let fetched = async {
+                let place = self.place(name, left(end)).await?;
+                self.fetch(&place, name, Some(seen), left(end)).await
+            };
+            let fresh = fetched.await;
+            {
+                let mut refreshes = self.refreshes.lock();
+                match &fresh {
+                    Ok(_) => refreshes.fetched += 1,
+                    Err(_) => refreshes.failed += 1,
+                }
+            }
+            let fresh = fresh?;
             if let Some(fresh) = fresh {
                 segment.learn(fresh);
             }

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use crate::{
     lane::Lane,
+    metrics::MeterId,
     selector::{Pass, RankKey},
     transport::{Capabilities, Op, Terms},
 };
@@ -68,6 +69,8 @@ pub(crate) struct Way {
     /// Its place among the engine's.
     pub(crate) link: u8,
     pub(crate) lane: Arc<Lane>,
+    /// Where what goes there is counted.
+    pub(crate) meter: MeterId,
     pub(crate) terms: Option<Arc<Terms>>,
     /// How long a request like that probably takes on it.
     pub(crate) estimate: Option<Duration>,

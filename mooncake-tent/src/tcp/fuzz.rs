@@ -270,6 +270,7 @@ fn awaiting(
         qos: crate::qos::Qos::new(),
         terms: None,
         origin: None,
+        meter: crate::metrics::MeterId::NONE,
     }
 }
 

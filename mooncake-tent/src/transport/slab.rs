@@ -12,10 +12,12 @@ use super::{BatchState, Op, Outcome, Posting, SubBatch, TaskRef, TaskSpec, free_
 use crate::{
     error::{Applied, Error, Progress, Reason, Result, Retry, Stage, TransferError},
     lane::Watch,
+    metrics::Meters,
     sync::{
         Mutex,
         atomic::{AtomicU32, AtomicU64, Ordering},
     },
+    trace::{Trace, TraceEvent},
 };
 
 /// Shared by the engine and its links.
@@ -40,6 +42,7 @@ pub struct TaskSlab {
     retry: OnceLock<RetryHook>,
     /// So often a task goes to another link at most.
     failovers: u8,
+    meters: Arc<Meters>,
 }
 
 /// What a task holds until it is quiet. Its drop takes no lock under which others are taken.
@@ -98,6 +101,8 @@ struct TaskBody {
     failovers: u8,
     /// What learns from its end.
     watch: Option<Watch>,
+    /// What becomes of it is told here, until it is quiet.
+    trace: Option<Trace>,
     /// Released once it is quiet.
     ticket: Option<Ticket>,
     /// It is posted again once it is quiet; until then one more slice is loud.
@@ -138,7 +143,13 @@ impl TaskSlab {
             free: FreeCells::default(),
             open_batches: AtomicU64::new(0),
             retry: OnceLock::new(),
+            meters: Arc::default(),
         }
+    }
+
+    /// Where the ends of tasks are counted.
+    pub(crate) fn meters(&self) -> &Arc<Meters> {
+        &self.meters
     }
 
     pub(crate) fn on_retry(&self, hook: RetryHook) {
@@ -238,7 +249,7 @@ impl TaskSlab {
     /// One slice has ended. `quiet`: none of its bytes can move any more; otherwise
     /// [`settle`](Self::settle) follows.
     pub fn finish(&self, task: TaskRef, end: Outcome, quiet: bool) {
-        let Some(change) = self.with(task, |body| body.finish(end, quiet)) else {
+        let Some(change) = self.with(task, |body| body.finish(end, quiet, &self.meters)) else {
             return;
         };
         self.announce(task, change);
@@ -307,7 +318,7 @@ impl TaskSlab {
 
     /// A task that should be posted again ends instead as it would have ended without.
     pub(crate) fn give_up(&self, task: TaskRef) {
-        let Some(change) = self.with(task, |body| body.give_up()) else {
+        let Some(change) = self.with(task, |body| body.give_up(&self.meters)) else {
             return;
         };
         if let Some(change) = change {
@@ -318,7 +329,8 @@ impl TaskSlab {
     /// As [`give_up`](Self::give_up), if it still waits to be quiet.
     pub(crate) fn give_up_waiting(&self, task: TaskRef) {
         let change = self.with(task, |body| {
-            body.awaits_quiet.then(|| body.give_up()).flatten()
+            let waits = body.awaits_quiet;
+            waits.then(|| body.give_up(&self.meters)).flatten()
         });
         if let Some(change) = change.flatten() {
             self.announce(task, change);
@@ -333,6 +345,16 @@ impl TaskSlab {
     /// `watch` learns from the end of a task.
     pub(crate) fn watch(&self, task: TaskRef, watch: Option<Watch>) {
         self.with(task, |body| body.watch = watch);
+    }
+
+    /// What becomes of a task is told to `trace`.
+    pub(crate) fn follow(&self, task: TaskRef, trace: Trace) {
+        self.with(task, |body| body.trace = Some(trace));
+    }
+
+    /// Whom to tell what becomes of a task, if anybody.
+    pub(crate) fn trace(&self, task: TaskRef) -> Option<Trace> {
+        self.with(task, |body| body.trace.clone()).flatten()
     }
 
     /// What would have learned from the end of a task.
@@ -516,7 +538,7 @@ impl TaskBody {
         (self.previous, self.carrier) = (None, None);
     }
 
-    fn finish(&mut self, end: Outcome, quiet: bool) -> Change {
+    fn finish(&mut self, end: Outcome, quiet: bool, meters: &Meters) -> Change {
         let mut change = Change::default();
         if self.unfinished == 0 {
             return change;
@@ -535,6 +557,7 @@ impl TaskBody {
             return change;
         }
         if self.wants_retry() {
+            self.trace_failure();
             // The retry is one slice until its link splits it.
             self.previous = self.failure.take();
             self.unfinished = 1;
@@ -561,14 +584,29 @@ impl TaskBody {
             };
             change.failed = true;
         }
-        if let (Some(watch), Some(spec)) = (self.watch.take(), &self.spec) {
-            // It takes no lock under which others are taken.
-            watch.ended(spec.op, spec.length, &outcome);
+        if let Some(spec) = &self.spec {
+            meters.ended(spec.meter, spec.op, &outcome, self.bytes);
+            if let Some(watch) = self.watch.take() {
+                // It takes no lock under which others are taken.
+                watch.ended(spec.op, spec.length, &outcome);
+            }
+            if let Some(trace) = &self.trace {
+                let outcome = outcome.clone();
+                trace.note(TraceEvent::Ended { outcome });
+            }
         }
         self.outcome = Some(outcome);
         (self.previous, self.carrier) = (None, None);
         change.ended = true;
         self.after_quiet(change)
+    }
+
+    /// Tells that an attempt failed that another one may follow.
+    fn trace_failure(&self) {
+        if let (Some(trace), Some(why)) = (&self.trace, &self.failure) {
+            let why = why.clone();
+            trace.note(TraceEvent::AttemptEnded { why });
+        }
     }
 
     /// A link that claims to be done with fewer or more bytes than it was asked for.
@@ -596,10 +634,10 @@ impl TaskBody {
         origin.map_or(spec.deadline, |origin| origin.deadline)
     }
 
-    fn give_up(&mut self) -> Option<Change> {
+    fn give_up(&mut self, meters: &Meters) -> Option<Change> {
         (self.retries, self.failovers, self.awaits_quiet) = (0, 0, false);
         let end = self.previous.take()?;
-        Some(self.finish(end, true))
+        Some(self.finish(end, true, meters))
     }
 
     /// It is worth another attempt, which is counted.
@@ -667,6 +705,9 @@ impl TaskBody {
         if self.outcome.is_some() && self.loud == 0 {
             // Ends the leases on local memory (law 13).
             self.spec = None;
+            if let Some(trace) = self.trace.take() {
+                trace.note(TraceEvent::Quiet);
+            }
             change.batch = self.batch.take();
             if self.ticket.is_some() {
                 self.ticket = None;
@@ -712,6 +753,7 @@ mod tests {
             qos: crate::qos::Qos::new(),
             terms: None,
             origin: None,
+            meter: crate::metrics::MeterId::NONE,
         };
         let mut refs = Vec::new();
         slab.take(&batch, 1, &mut refs).unwrap();

@@ -9,6 +9,7 @@ use crate::{
     error::{Reason, Stage, TransferError},
     identity::{Generation, PeerId, RegistrationId},
     memory::LocalSlice,
+    metrics::MeterId,
     qos::Qos,
     segment::{RemoteRange, Segment},
 };
@@ -76,6 +77,8 @@ pub struct TaskSpec {
     pub terms: Option<Arc<Terms>>,
     /// What the caller named, if the engine may look it up anew.
     pub(crate) origin: Option<Origin>,
+    /// Where its end is counted.
+    pub(crate) meter: MeterId,
 }
 
 /// The part of a [`TaskSpec`] that a link needs to move the bytes.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use mooncake_tent::{
     Buffer, CmaTransport, Permission, RemoteRange, Request, Segment, ShmTransport, TcpConfig,
-    TcpTransport, TentEngine, TransferEngine,
+    TcpTransport, TentEngine, TentEngineBuilder, TransferEngine,
 };
 use serde::Serialize;
 use tokio::runtime::Handle;
@@ -24,7 +24,7 @@ use crate::latency::Latency;
 use crate::output::{Align, Failure, Show, Table};
 
 /// How long an operation may take before it counts as failed.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// So much is written or read at once to prepare or check a target.
 const STRIDE: u64 = 1 << 20;
 
@@ -51,6 +51,23 @@ pub enum Work {
     Write,
     /// In turns.
     Mix,
+}
+
+/// An engine that offers nothing and goes over these links.
+pub(super) fn initiating(links: Links) -> TentEngineBuilder {
+    let mut tcp = TcpConfig::default();
+    tcp.listen = None;
+    let mut builder = TentEngine::builder().without_control();
+    if matches!(links, Links::All | Links::Shm) {
+        builder = builder.transport_if_possible(ShmTransport::default());
+    }
+    if matches!(links, Links::All | Links::Cma) {
+        builder = builder.transport_if_possible(CmaTransport::default());
+    }
+    if matches!(links, Links::All | Links::Tcp) {
+        builder = builder.transport(TcpTransport::new(tcp));
+    }
+    builder
 }
 
 /// Memory that is offered to initiators.
@@ -276,19 +293,7 @@ impl Initiator {
     ///
     /// One of them does not answer or offers no memory.
     pub async fn start(targets: &[String], links: Links, bytes: u64) -> Result<Self, Failure> {
-        let mut tcp = TcpConfig::default();
-        tcp.listen = None;
-        let mut builder = TentEngine::builder().without_control();
-        if matches!(links, Links::All | Links::Shm) {
-            builder = builder.transport_if_possible(ShmTransport::default());
-        }
-        if matches!(links, Links::All | Links::Cma) {
-            builder = builder.transport_if_possible(CmaTransport::default());
-        }
-        if matches!(links, Links::All | Links::Tcp) {
-            builder = builder.transport(TcpTransport::new(tcp));
-        }
-        let engine = builder.build().await.map_err(unusable)?;
+        let engine = initiating(links).build().await.map_err(unusable)?;
         let mut reached = Vec::with_capacity(targets.len());
         let mut least = bytes;
         for name in targets {

@@ -1,4 +1,4 @@
-//! A node's pages for operators: whether it serves, and what its engine holds.
+//! A node's pages for operators: whether it serves, what its engine holds and what it has done.
 //!
 //! | Page | Answer |
 //! |---|---|
@@ -81,7 +81,9 @@ fn metrics(engine: &TentEngine) -> impl IntoResponse + use<> {
     let mut registry = Registry::with_prefix("mooncake_tent");
     registry.register_collector(Box::new(EngineNumbers(engine.clone())));
     let mut body = String::new();
-    text::encode(&mut body, &registry).expect("writing to a string does not fail");
+    text::encode_registry(&mut body, &registry).expect("writing to a string does not fail");
+    body += &engine.metrics().text();
+    text::encode_eof(&mut body).expect("writing to a string does not fail");
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, kind)], body)
 }

@@ -67,6 +67,7 @@ impl Ground {
             qos: crate::qos::Qos::new(),
             terms: None,
             origin: None,
+            meter: crate::metrics::MeterId::NONE,
         };
         self.tasks.begin(&self.batch, &refs, [(spec, false)]);
         let job = Job {

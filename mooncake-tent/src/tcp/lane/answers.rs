@@ -162,6 +162,7 @@ mod tests {
                     qos: crate::qos::Qos::new(),
                     terms: None,
                     origin: None,
+                    meter: crate::metrics::MeterId::NONE,
                 })
                 .collect();
             let (batch, mut refs) = (Arc::new(BatchState::default()), Vec::new());

@@ -132,6 +132,7 @@ mod tests {
                 qos: crate::qos::Qos::new(),
                 terms: None,
                 origin: None,
+                meter: crate::metrics::MeterId::NONE,
             };
             let mut refs = Vec::new();
             tasks.take(&batch, count as usize, &mut refs).unwrap();
