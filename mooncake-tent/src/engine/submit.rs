@@ -106,7 +106,7 @@ impl Shared {
         last: &mut Option<LastWay<'a>>,
         scratch: &mut Scratch,
     ) -> Result<()> {
-        let length = request.length();
+        let (length, trace) = (request.length(), request.trace.take());
         if length == 0 {
             return Err(Error::Invalid(
                 "a request moves at least one byte".to_owned(),
@@ -133,11 +133,11 @@ impl Shared {
             feasible(name, &way.lane, (request.op, length), left)
                 .inspect_err(|_| self.tally.infeasible.one())?;
         }
-        if let Some(trace) = &request.trace {
+        if let Some(trace) = trace {
             let link = self.parts.links[usize::from(link)].name();
             let errand = Errand::of(&request, length, registration);
-            self.trace_plan(trace, &errand, &request.segment, link);
-            scratch.traces.push((scratch.specs.len(), trace.clone()));
+            self.trace_plan(&trace, &errand, &request.segment, link);
+            scratch.traces.push((scratch.specs.len(), trace));
         }
         let (terms, meter) = (way.terms.clone(), way.meter);
         if pass.is_some() || scratch.is_sample() {

@@ -538,6 +538,8 @@ impl TaskBody {
         (self.previous, self.carrier) = (None, None);
     }
 
+    // An outcome is large, and a call would copy it.
+    #[inline(always)]
     fn finish(&mut self, end: Outcome, quiet: bool, meters: &Meters) -> Change {
         let mut change = Change::default();
         if self.unfinished == 0 {
