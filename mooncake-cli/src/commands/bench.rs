@@ -30,7 +30,7 @@ pub enum BenchCommand {
     #[command(hide = true)]
     PlainPeer(PlainPeerArgs),
     /// Measure the transfer engine beside plain loops of the same pattern, and check every byte.
-    Transfer(TransferArgs),
+    Transfer(Box<TransferArgs>),
 }
 
 /// Runs the command.
