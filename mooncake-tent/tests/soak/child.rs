@@ -100,7 +100,7 @@ impl Drop for Life {
 
 /// The peer's own part.
 pub(crate) fn run() {
-    let before = Holdings::now();
+    let before = Holdings::at_first();
     let place: SocketAddr = env::var(PLACE).unwrap().parse().unwrap();
     let seed = env::var(SEED).unwrap().parse().unwrap();
     let runtime = Runtime::new().unwrap();

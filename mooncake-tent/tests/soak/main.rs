@@ -150,7 +150,7 @@ fn a_soak() {
     }
     let number = |name| env::var(name).unwrap().parse::<u64>().unwrap();
     let (seconds, seed) = (number(SECONDS), number(SEED));
-    let before = Holdings::now();
+    let before = Holdings::at_first();
     let runtime = Runtime::new().unwrap();
     let tally = runtime.block_on(run(Duration::from_secs(seconds), seed));
     runtime.shutdown_timeout(BUDGET);
