@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::{
     Time,
-    error::{Reason, Stage},
+    error::{Reason, Stage, TransferError},
     metrics::{Meter, MeterId},
     selector::{Circuit, CircuitConfig, Pass, RateTable},
     transport::{Op, Outcome},
@@ -102,6 +102,18 @@ impl Lane {
         open
     }
 
+    /// A transfer ended so. Neither what the peer has answered nor what never came to the link is the
+    /// link's fault.
+    pub(crate) fn judge(&self, pass: Option<Pass>, error: &TransferError) {
+        let answered = error.reason.is_an_answer();
+        match pass {
+            Some(pass) if error.stage == Stage::Resolve => self.abandoned(pass),
+            Some(pass) if answered => self.succeeded(pass),
+            None if answered || error.stage == Stage::Resolve => {}
+            pass => drop(self.failed(pass, &error.reason)),
+        }
+    }
+
     /// The one that tried it came through.
     pub(crate) fn succeeded(&self, pass: Pass) {
         let mut circuit = self.circuit.lock();
@@ -170,12 +182,7 @@ impl Watch {
             }
             (Outcome::Cancelled(_), Some(pass)) => self.lane.abandoned(pass),
             (Outcome::Failed(error) | Outcome::TimedOut(error), Some(pass)) => {
-                match error.stage {
-                    // It never came to the link.
-                    Stage::Resolve => self.lane.abandoned(pass),
-                    _ if error.reason.is_an_answer() => self.lane.succeeded(pass),
-                    _ => drop(self.lane.failed(Some(pass), &error.reason)),
-                }
+                self.lane.judge(Some(pass), error);
             }
             (_, None) => {}
         }
@@ -185,7 +192,7 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{error::TransferError, identity::Incarnation};
+    use crate::identity::Incarnation;
 
     fn lane(start: Instant) -> Lane {
         Lane::new(start, (MeterId::NONE, Arc::default()))

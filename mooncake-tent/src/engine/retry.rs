@@ -35,7 +35,7 @@ impl Shared {
         let refreshed = origin.refreshed && origin.others;
         let stale = error.retry == Retry::AfterRefresh && !refreshed;
         let watch = tasks.unwatch(task);
-        self.judge(&spec, watch, &origin, stale, &error.reason);
+        self.judge(&spec, watch, &origin, stale, &error);
         if !stale {
             origin.tried |= 1 << u32::from(origin.link);
         }
@@ -142,7 +142,7 @@ impl Shared {
         watch: Option<Watch>,
         origin: &Origin,
         stale: bool,
-        reason: &Reason,
+        error: &TransferError,
     ) {
         let pass = watch.and_then(|watch| watch.pass);
         // What a fence ended says nothing about the link.
@@ -157,7 +157,7 @@ impl Shared {
             // The peer has answered.
             Some(pass) if stale => lane.succeeded(pass),
             Some(pass) if fenced => lane.abandoned(pass),
-            pass => drop(lane.failed(pass, reason)),
+            pass => lane.judge(pass, error),
         }
     }
 

@@ -151,11 +151,14 @@ fn a_soak() {
     let number = |name| env::var(name).unwrap().parse::<u64>().unwrap();
     let (seconds, seed) = (number(SECONDS), number(SEED));
     let before = Holdings::at_first();
+    let resident = process::resident_bytes();
     let runtime = Runtime::new().unwrap();
     let tally = runtime.block_on(run(Duration::from_secs(seconds), seed));
     runtime.shutdown_timeout(BUDGET);
     before.must_be_back();
-    println!("{tally:?}");
+    let kept = process::resident_bytes().saturating_sub(resident);
+    assert!(kept < 128 << 20, "memory stays: {kept} bytes");
+    println!("{tally:?}\n{kept} bytes are kept");
     tally.must_be_much();
     println!("nothing is left");
 }
