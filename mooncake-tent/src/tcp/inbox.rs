@@ -4,7 +4,7 @@ use std::{io, net::TcpStream};
 
 use smallvec::SmallVec;
 
-use super::socket::{IoPieces, MOST_PIECES, Mode, receive};
+use super::socket::{IoPieces, Mode, receive};
 use crate::memory::LocalSlice;
 
 /// Read ahead of what is needed: many small messages in one call …
@@ -55,18 +55,18 @@ impl Cursor {
         }
     }
 
-    fn pieces(&self) -> IoPieces {
-        let mut pieces = IoPieces::new();
+    /// Adds the memory that is left to fill; `false`: there is no room for all of it.
+    pub(super) fn name(&self, pieces: &mut IoPieces) -> bool {
         let mut within = self.within as usize;
-        // One place stays free for the spill.
-        for slice in self.slices[self.current..].iter().take(MOST_PIECES - 1) {
-            pieces.push(slice.piece().skip(within));
+        self.slices[self.current..].iter().all(|slice| {
+            let piece = slice.piece().skip(within);
             within = 0;
-        }
-        pieces
+            pieces.push(piece)
+        })
     }
 
-    fn advance(&mut self, mut bytes: u64) {
+    /// So many bytes have come to their place.
+    pub(super) fn advance(&mut self, mut bytes: u64) {
         self.remaining -= bytes;
         while bytes > 0 {
             let left = self.slices[self.current].len() - self.within;
@@ -160,16 +160,32 @@ impl Inbox {
         cursor: Option<&mut Cursor>,
         mode: Mode,
     ) -> io::Result<()> {
+        let mut pieces = IoPieces::new();
+        if let Some(cursor) = &cursor {
+            cursor.name(&mut pieces);
+        }
+        let placed = self.receive(socket, &mut pieces, mode)?;
+        if let Some(cursor) = cursor {
+            cursor.advance(placed);
+        }
+        Ok(())
+    }
+
+    /// Receives more: into `pieces` first, the rest into the buffer; returns how many bytes are in the
+    /// pieces.
+    pub(super) fn receive(
+        &mut self,
+        socket: &TcpStream,
+        pieces: &mut IoPieces,
+        mode: Mode,
+    ) -> io::Result<u64> {
         self.buffer.copy_within(self.start..self.end, 0);
         self.end -= self.start;
         self.start = 0;
         let limit = (self.end + self.ahead).min(BUFFER);
         let spill = &mut self.buffer[self.end..limit];
-        let mut pieces = cursor
-            .as_ref()
-            .map_or_else(IoPieces::new, |cursor| cursor.pieces());
         let direct = pieces.bytes();
-        let received = receive(socket, &mut pieces, spill, mode)?;
+        let received = receive(socket, pieces, spill, mode)?;
         if received == 0 {
             return Err(io::Error::new(
                 io::ErrorKind::UnexpectedEof,
@@ -177,10 +193,7 @@ impl Inbox {
             ));
         }
         let placed = received.min(direct);
-        if let Some(cursor) = cursor {
-            cursor.advance(placed as u64);
-        }
         self.end += received - placed;
-        Ok(())
+        Ok(placed as u64)
     }
 }

@@ -4,6 +4,7 @@ mod answers;
 #[cfg(all(test, mooncake_loom))]
 mod loom_models;
 mod relief;
+mod runs;
 
 use std::{
     collections::VecDeque,
@@ -19,7 +20,7 @@ use super::{
     TcpConfig,
     inbox::{Cursor, Inbox},
     outbox::{Frame, Limit, Outbox, Sent},
-    socket::Mode,
+    socket::{IoPieces, Mode},
     wire::{
         ANSWER_BYTES, AnswerHeader, Extension, Flags, LONG_REQUEST_BYTES, LaneClock, RequestHeader,
         Status, Verb, refused,
@@ -62,6 +63,7 @@ struct Pending {
     /// A read's destination.
     local: SmallVec<[LocalSlice; 1]>,
     length: u64,
+    run: Run,
     deadline: Option<Instant>,
     checked: bool,
     /// What a checked read's payload has to fit.
@@ -76,6 +78,15 @@ impl Pending {
     }
 }
 
+/// What a request asks for with those behind it; see [`runs`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    /// How many they are; 0 if it follows another one.
+    tasks: u32,
+    /// Of all of them together.
+    bytes: u64,
+}
+
 /// See the module. Sending and receiving have a lock each, so that a submitter need not wait for
 /// whoever receives.
 #[derive(Debug)]
@@ -85,6 +96,8 @@ pub(super) struct Lane {
     tasks: Tasks,
     window: u64,
     window_bytes: u64,
+    /// Neighbours go as one request up to this length.
+    run_bytes: u64,
     socket: OnceLock<TcpStream>,
     broken: AtomicBool,
     /// Why it was cut from outside; the receiver finds it here.
@@ -114,7 +127,7 @@ struct Sender {
     posted: u64,
     /// `None` while it connects.
     clock: Option<LaneClock>,
-    /// An unwanted frame in whose middle sending stood still when it was last looked at.
+    /// Where sending stood still in the middle of an unwanted request when it was last looked at.
     stuck: Option<(u64, u64)>,
 }
 
@@ -129,8 +142,8 @@ impl Sender {
 #[derive(Debug)]
 pub(super) struct Receiver {
     inbox: Inbox,
-    /// The read whose payload is arriving.
-    reading: Option<(Pending, Sink)>,
+    /// The reads whose payloads are arriving, of one answer.
+    reading: VecDeque<(Pending, Sink)>,
     /// Requests whose answers are wholly here; empty between steps.
     whole: Vec<Pending>,
     answered: u64,
@@ -149,7 +162,7 @@ impl Receiver {
     /// The deadline of the read whose payload is arriving has passed.
     pub(super) fn is_overdue(&self, now: impl FnOnce() -> Instant) -> bool {
         self.reading
-            .as_ref()
+            .front()
             .and_then(|(pending, _)| pending.deadline)
             .is_some_and(|deadline| deadline <= now())
     }
@@ -203,6 +216,7 @@ impl Lane {
             tasks,
             window: config.window as u64,
             window_bytes: config.window_bytes.max(1),
+            run_bytes: runs::MOST_BYTES.min(config.slice_bytes),
             socket: OnceLock::new(),
             broken: AtomicBool::new(false),
             cut: OnceLock::new(),
@@ -218,7 +232,7 @@ impl Lane {
             pending: Mutex::default(),
             receiver: Mutex::new(Receiver {
                 inbox: Inbox::new(),
-                reading: None,
+                reading: VecDeque::new(),
                 whole: Vec::new(),
                 answered: 0,
                 spin: Spin::new(config.spin),
@@ -297,14 +311,14 @@ impl Lane {
 
     /// As no [`is_busy`](Self::is_busy), for whoever has the receiving end.
     pub(super) fn is_at_rest(&self, receiver: &Receiver) -> bool {
-        receiver.reading.is_none() && self.pending.lock().is_empty()
+        receiver.reading.is_empty() && self.pending.lock().is_empty()
     }
 
     fn receiver_is_reading(&self) -> bool {
         // Who holds the lock looks for itself before it goes.
         self.receiver
             .try_lock()
-            .is_some_and(|receiver| receiver.reading.is_some())
+            .is_some_and(|receiver| !receiver.reading.is_empty())
     }
 
     /// From now on frames can be sent.
@@ -355,6 +369,7 @@ impl Lane {
                 tag,
                 local,
                 length: post.length,
+                run: Run::of_one(post.length),
                 deadline: post.deadline,
                 checked: post.flags.checked,
                 answer: None,
@@ -367,6 +382,7 @@ impl Lane {
                 before,
                 header: header.encode_long(post.extension),
                 head: header.sent_bytes(),
+                joined: false,
                 payload,
                 deadline: post.deadline,
             });
@@ -392,12 +408,18 @@ impl Lane {
             let mut sender = self.outbox.try_lock()?;
             self.look_again.store(false, Ordering::Relaxed);
             let limit = self.window_end(&sender);
-            let sent = sender.outbox.send(socket, limit, Mode::Try);
+            let sent = loop {
+                self.join(&mut sender, limit);
+                match sender.outbox.send(socket, limit, Mode::Try) {
+                    Ok(Sent::Some) => {}
+                    end => break end,
+                }
+            };
             self.sent_below
                 .store(sender.sent_below(), Ordering::Relaxed);
             drop(sender);
             let blocked = match sent {
-                Ok(Sent::All) => false,
+                Ok(Sent::All | Sent::Some) => false,
                 Ok(Sent::Overdue) => {
                     self.end_overdue(Instant::now());
                     continue;
@@ -458,12 +480,15 @@ impl Lane {
             return Ok(Received::Nothing);
         };
         self.drop_cancelled(receiver);
-        let cursor = match &mut receiver.reading {
-            Some((_, Sink::Place(cursor))) => Some(cursor),
-            Some((_, Sink::Nowhere(_))) | None => None,
-        };
-        match receiver.inbox.fill(socket, cursor, Mode::Try) {
-            Ok(()) => {}
+        let mut pieces = IoPieces::new();
+        for (_, sink) in &receiver.reading {
+            let Sink::Place(cursor) = sink else { break };
+            if !cursor.name(&mut pieces) {
+                break;
+            }
+        }
+        match receiver.inbox.receive(socket, &mut pieces, Mode::Try) {
+            Ok(placed) => receiver.placed(placed),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 return Ok(Received::Nothing);
             }
@@ -487,7 +512,7 @@ impl Lane {
 
     /// Acts on one message or payload; `false`: more bytes are needed.
     fn step(&self, receiver: &mut Receiver) -> Result<bool, Reason> {
-        if let Some((_, sink)) = &mut receiver.reading {
+        if let Some((_, sink)) = receiver.reading.front_mut() {
             let done = match sink {
                 Sink::Place(cursor) => {
                     receiver.inbox.deliver(cursor);
@@ -501,7 +526,7 @@ impl Lane {
             if !done {
                 return Ok(false);
             }
-            let (pending, sink) = receiver.reading.take().expect("it was just there");
+            let (pending, sink) = receiver.reading.pop_front().expect("it was just there");
             let bytes = pending.length;
             let end = match (&sink, pending.answer) {
                 (Sink::Place(cursor), Some(answer))
@@ -522,45 +547,41 @@ impl Lane {
             return Ok(false);
         };
         let answer = AnswerHeader::decode(&bytes).map_err(|what| violation(&what.to_string()))?;
-        let mut pending = self.take_answered(&answer)?;
-        pending.answer = pending.checked.then_some(answer);
-        match (answer.status, pending.verb) {
+        let mut whole = std::mem::take(&mut receiver.whole);
+        self.take_answered(&answer, &mut whole)?;
+        receiver.inbox.expect(answer.length);
+        for pending in whole.drain(..) {
+            self.take_answer(receiver, pending, answer);
+        }
+        receiver.whole = whole;
+        Ok(true)
+    }
+
+    /// Acts on the header of a request's answer.
+    fn take_answer(&self, receiver: &mut Receiver, mut pending: Pending, answer: AnswerHeader) {
+        let bytes = pending.length;
+        let end = match (answer.status, pending.verb) {
             (Status::Applied, Verb::Read) => {
+                pending.answer = pending.checked.then_some(answer);
                 let sink = match pending.task {
-                    Some(_) => {
-                        receiver.inbox.expect(pending.length);
-                        Sink::Place(Cursor::new(std::mem::take(&mut pending.local)))
-                    }
+                    Some(_) => Sink::Place(Cursor::new(std::mem::take(&mut pending.local))),
                     None => {
                         receiver.inbox.expect_nothing();
-                        Sink::Nowhere(pending.length)
+                        Sink::Nowhere(bytes)
                     }
                 };
-                receiver.reading = Some((pending, sink));
+                return receiver.reading.push_back((pending, sink));
             }
-            (Status::Applied, Verb::Write | Verb::Fence) => {
-                receiver.inbox.expect_nothing();
-                let bytes = pending.length;
-                self.answered(receiver, pending, Outcome::Completed { bytes });
-            }
-            (Status::Refused(refusal), _) => {
-                receiver.inbox.expect_nothing();
-                let error = refused(refusal, self.peer);
-                self.answered(receiver, pending, Outcome::Failed(error));
-            }
+            (Status::Applied, Verb::Write | Verb::Fence) => Outcome::Completed { bytes },
+            (Status::Refused(refusal), _) => Outcome::Failed(refused(refusal, self.peer)),
             (Status::NoRoom, _) => {
-                receiver.inbox.expect_nothing();
                 let (reason, peer) = (Reason::ArrivalsFull, Some(self.peer));
-                let error = TransferError::unstarted(reason, Stage::Admit, peer);
-                self.answered(receiver, pending, Outcome::Failed(error));
+                Outcome::Failed(TransferError::unstarted(reason, Stage::Admit, peer))
             }
-            (Status::Corrupted, _) => {
-                receiver.inbox.expect_nothing();
-                self.answered(receiver, pending, self.corrupted());
-            }
+            (Status::Corrupted, _) => self.corrupted(),
             (Status::StillRunning, _) => unreachable!("it fits no request of a lane"),
-        }
-        Ok(true)
+        };
+        self.answered(receiver, pending, end);
     }
 
     /// How a request ends whose payload has come to its place and is not what was sent.
@@ -593,7 +614,8 @@ impl Lane {
         let withdrawn = withdraw(&mut sender, &mut pending, |pending| {
             pending.task == Some(task)
         });
-        let begun = sender.outbox.begun().map(|(tag, _)| tag);
+        let begun = sender.outbox.begun();
+        let is_begun = |tag| begun.as_ref().is_some_and(|it| it.tags.contains(tag));
         let mut reads = 0;
         let mut places = Vec::new();
         for pending in pending
@@ -605,7 +627,7 @@ impl Lane {
                 pending.task = None;
                 places.push(std::mem::take(&mut pending.local));
                 reads += 1;
-            } else if Some(pending.tag) == begun {
+            } else if is_begun(&pending.tag) {
                 pending.unwanted = true;
             }
         }
@@ -636,17 +658,15 @@ impl Lane {
         }
         self.some_cancelled.store(false, Ordering::Release);
         let cancelled = std::mem::take(&mut *self.cancelled.lock());
-        let Some((pending, sink)) = &mut receiver.reading else {
-            return;
-        };
-        let (Sink::Place(cursor), Some(task)) = (&*sink, pending.task) else {
-            return;
-        };
-        if cancelled.contains(&task) {
-            *sink = Sink::Nowhere(cursor.remaining());
-            receiver.inbox.expect_nothing();
-            pending.task = None;
-            self.tasks.finish(task, self.cancelled_read(), true);
+        for (pending, sink) in &mut receiver.reading {
+            if let (Sink::Place(cursor), Some(task)) = (&*sink, pending.task)
+                && cancelled.contains(&task)
+            {
+                *sink = Sink::Nowhere(cursor.remaining());
+                receiver.inbox.expect_nothing();
+                pending.task = None;
+                self.tasks.finish(task, self.cancelled_read(), true);
+            }
         }
     }
 
@@ -654,10 +674,12 @@ impl Lane {
     pub(super) fn is_stuck(&self) -> bool {
         self.flush();
         let mut sender = self.outbox.lock();
-        let begun = sender.outbox.begun().filter(|(tag, _)| {
+        let begun = sender.outbox.begun().filter(|begun| {
             let pending = self.pending.lock();
-            pending.iter().any(|it| it.tag == *tag && it.unwanted)
+            let mut unwanted = pending.iter().filter(|it| it.unwanted);
+            unwanted.any(|it| begun.tags.contains(&it.tag))
         });
+        let begun = begun.map(|begun| begun.place);
         let before = std::mem::replace(&mut sender.stuck, begun);
         begun.is_some() && begun == before
     }
@@ -724,11 +746,11 @@ impl Lane {
         let unsent = sender.outbox.first_unsent().unwrap_or(sender.next_tag);
         sender.outbox.clear();
         drop(sender);
-        let reading = receiver.reading.take().map(|(pending, _)| pending);
+        let reading = receiver.reading.drain(..).map(|(pending, _)| pending);
         let pending = std::mem::take(&mut *self.pending.lock());
         let now = Instant::now();
         let mut loud = Loud::default();
-        for pending in reading.into_iter().chain(pending) {
+        for pending in reading.chain(pending) {
             self.load_less(pending.length);
             let Some(task) = pending.task else {
                 continue;
@@ -764,7 +786,8 @@ fn withdraw(
     pending: &mut VecDeque<Pending>,
     which: impl Fn(&Pending) -> bool,
 ) -> VecDeque<Pending> {
-    let unsent = sender.outbox.first_unsent().unwrap_or(sender.next_tag);
+    runs::part(sender, pending);
+    let unsent = sender.outbox.first_not_begun().unwrap_or(sender.next_tag);
     let (withdrawn, kept): (VecDeque<_>, VecDeque<_>) = pending
         .drain(..)
         .partition(|pending| pending.tag >= unsent && which(pending));

@@ -1,6 +1,12 @@
 //! The sending end of a lane: frames of a header and leased payload, sent as many as fit at once.
 
-use std::{collections::VecDeque, io, net::TcpStream, time::Instant};
+use std::{
+    collections::VecDeque,
+    io,
+    net::TcpStream,
+    ops::{Range, RangeInclusive},
+    time::Instant,
+};
 
 use smallvec::SmallVec;
 
@@ -19,9 +25,20 @@ pub(super) struct Frame<const H: usize> {
     pub(super) header: [u8; H],
     /// So much of it is sent.
     pub(super) head: usize,
+    /// Its payload goes on with the message of the frame before it, without a header.
+    pub(super) joined: bool,
     pub(super) payload: SmallVec<[LocalSlice; 1]>,
     /// It is not begun afterwards.
     pub(super) deadline: Option<Instant>,
+}
+
+/// A message of which a part was sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Begun {
+    /// Its frames.
+    pub(super) tags: RangeInclusive<u64>,
+    /// The first frame of which bytes are left, and how many were sent of it.
+    pub(super) place: (u64, u64),
 }
 
 /// What is beyond it is not begun.
@@ -31,12 +48,14 @@ pub(super) struct Limit {
     pub(super) before: u64,
 }
 
-/// Why sending stopped without an error.
+/// What sending came to without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
+    /// Some of what was there.
+    Some,
     /// Nothing below the limit is left.
     All,
-    /// The first frame's deadline is over, and nothing of it was sent.
+    /// The first message's deadline is over, and nothing of it was sent.
     Overdue,
 }
 
@@ -47,6 +66,10 @@ pub(super) struct Outbox<const H: usize> {
     /// Of the first frame.
     sent: u64,
     bytes: u64,
+    /// The message of which the last byte was sent begins with this frame.
+    lead: u64,
+    /// So many frames were looked at for what they may be joined with.
+    looked: usize,
 }
 
 impl<const H: usize> Outbox<H> {
@@ -55,6 +78,8 @@ impl<const H: usize> Outbox<H> {
             frames: VecDeque::new(),
             sent: 0,
             bytes: 0,
+            lead: 0,
+            looked: 0,
         }
     }
 
@@ -72,9 +97,89 @@ impl<const H: usize> Outbox<H> {
         self.bytes
     }
 
-    /// The first frame of which bytes have yet to be sent.
+    /// The first frame of the first message of which bytes have yet to be sent.
     pub(super) fn first(&self) -> Option<u64> {
-        self.frames.front().map(|frame| frame.tag)
+        let first = self.frames.front()?;
+        Some(if first.joined { self.lead } else { first.tag })
+    }
+
+    /// The first frame of a message that was not begun.
+    pub(super) fn first_not_begun(&self) -> Option<u64> {
+        self.frames.get(self.begun_frames()).map(|frame| frame.tag)
+    }
+
+    /// How many frames are left of the message that was begun.
+    fn begun_frames(&self) -> usize {
+        let Some(first) = self.frames.front().filter(|it| it.joined || self.sent > 0) else {
+            return 0;
+        };
+        debug_assert!(self.sent < length(first), "it would be gone");
+        1 + self
+            .frames
+            .iter()
+            .skip(1)
+            .take_while(|it| it.joined)
+            .count()
+    }
+
+    /// Joins neighbours among the frames that are next to be sent and that were not looked at yet.
+    /// `joins` is asked whether a frame may follow the one before it in a message of so many frames;
+    /// `joined` is told each lead, with how many frames are its message.
+    pub(super) fn join(
+        &mut self,
+        limit: Limit,
+        mut joins: impl FnMut(&Frame<H>, &Frame<H>, usize) -> bool,
+        mut joined: impl FnMut(&mut Frame<H>, usize),
+    ) {
+        let mut lead = self.looked;
+        let mut bytes = 0;
+        while let Some(frame) = self
+            .frames
+            .get(self.looked)
+            .filter(|it| is_below(it, Some(limit)))
+        {
+            let at = self.looked;
+            let follows = at > lead && joins(&self.frames[at - 1], frame, at - lead);
+            if !follows {
+                self.close_run(lead..at, &mut joined);
+                lead = at;
+                if bytes >= MOST_BYTES as u64 {
+                    return;
+                }
+            }
+            let frame = &mut self.frames[at];
+            bytes += length(frame);
+            self.looked += 1;
+            if follows {
+                self.bytes -= frame.head as u64;
+                frame.joined = true;
+            }
+        }
+        self.close_run(lead..self.looked, &mut joined);
+    }
+
+    fn close_run(&mut self, run: Range<usize>, joined: &mut impl FnMut(&mut Frame<H>, usize)) {
+        if run.len() > 1 {
+            joined(&mut self.frames[run.start], run.len());
+        }
+    }
+
+    /// Has each frame be a message again that was joined with others and not begun, and tells of it.
+    pub(super) fn part(&mut self, mut parted: impl FnMut(&mut Frame<H>)) {
+        let begun = self.begun_frames();
+        for frame in self.frames.range_mut(begun..self.looked.max(begun)) {
+            if frame.joined {
+                frame.joined = false;
+                self.bytes += frame.head as u64;
+            }
+            parted(frame);
+        }
+        self.looked = begun;
+    }
+
+    /// All frames were looked at, and the last one may belong to a longer message.
+    pub(super) fn last_may_be_joined(&self) -> bool {
+        self.looked == self.frames.len()
     }
 
     /// The first frame of which no byte has been sent.
@@ -99,10 +204,13 @@ impl<const H: usize> Outbox<H> {
         *self = Self::new();
     }
 
-    /// The first frame, if a part of it was sent, and how much of it.
-    pub(super) fn begun(&self) -> Option<(u64, u64)> {
-        let first = self.frames.front().filter(|_| self.sent > 0)?;
-        Some((first.tag, self.sent))
+    /// The message of which a part was sent.
+    pub(super) fn begun(&self) -> Option<Begun> {
+        let last = self.begun_frames().checked_sub(1)?;
+        Some(Begun {
+            tags: self.first()?..=self.frames[last].tag,
+            place: (self.frames[0].tag, self.sent),
+        })
     }
 
     /// Changes the headers of all frames, none of which was sent in part.
@@ -113,14 +221,14 @@ impl<const H: usize> Outbox<H> {
 
     /// Takes the last frame back, of which nothing was sent.
     pub(super) fn pop_back(&mut self) -> Option<Frame<H>> {
+        debug_assert!(self.looked < self.frames.len(), "it may be joined");
         let last = self.frames.pop_back()?;
-        debug_assert!(self.sent == 0 || !self.frames.is_empty(), "it was begun");
         self.bytes -= length(&last);
         Some(last)
     }
 
-    /// Sends frames below `limit` until none is left or the socket takes no more. An error also says
-    /// that the deadline of a frame is over that was sent in part.
+    /// Sends some of the frames below `limit`. An error says that the socket takes no more, or that the
+    /// deadline of a message is over that was sent in part.
     pub(super) fn send(
         &mut self,
         socket: &TcpStream,
@@ -129,18 +237,19 @@ impl<const H: usize> Outbox<H> {
     ) -> io::Result<Sent> {
         let limit = Some(limit);
         let below = |frame: &&Frame<H>| is_below(frame, limit);
-        while let Some(first) = self.frames.front().filter(below) {
-            let mut clock = Clock(None);
-            if clock.is_over(first.deadline) {
-                return match self.sent {
-                    0 => Ok(Sent::Overdue),
-                    _ => Err(io::ErrorKind::TimedOut.into()),
-                };
-            }
-            let sent = self.gather(limit, &mut clock).send(socket, mode)?;
-            self.advance(sent as u64);
+        let Some(first) = self.frames.front().filter(below) else {
+            return Ok(Sent::All);
+        };
+        let mut clock = Clock(None);
+        if clock.is_over(first.deadline) {
+            return match self.begun_frames() {
+                0 => Ok(Sent::Overdue),
+                _ => Err(io::ErrorKind::TimedOut.into()),
+            };
         }
-        Ok(Sent::All)
+        let sent = self.gather(limit, &mut clock).send(socket, mode)?;
+        self.advance(sent as u64);
+        Ok(Sent::Some)
     }
 
     /// Sends some of what waits; `false`: nothing is left.
@@ -163,8 +272,9 @@ impl<const H: usize> Outbox<H> {
             if sending.bytes() >= MOST_BYTES || clock.is_over(frame.deadline) {
                 break;
             }
-            let header = skip.min(frame.head);
-            if !sending.push_private(&frame.header[header..frame.head]) {
+            let head = head(frame);
+            let header = skip.min(head.len());
+            if !sending.push_private(&head[header..]) {
                 break;
             }
             skip -= header;
@@ -188,18 +298,27 @@ impl<const H: usize> Outbox<H> {
         while let Some(first) = self.frames.front()
             && self.sent >= length(first)
         {
+            if !first.joined {
+                self.lead = first.tag;
+            }
             self.sent -= length(first);
             self.frames.pop_front();
+            self.looked = self.looked.saturating_sub(1);
         }
     }
 }
 
 fn is_below<const H: usize>(frame: &Frame<H>, limit: Option<Limit>) -> bool {
-    limit.is_none_or(|limit| frame.tag < limit.tag && frame.before < limit.before)
+    limit.is_none_or(|it| frame.joined || frame.tag < it.tag && frame.before < it.before)
+}
+
+/// What is sent of its header.
+fn head<const H: usize>(frame: &Frame<H>) -> &[u8] {
+    &frame.header[..if frame.joined { 0 } else { frame.head }]
 }
 
 fn length<const H: usize>(frame: &Frame<H>) -> u64 {
-    frame.head as u64 + frame.payload.iter().map(LocalSlice::len).sum::<u64>()
+    head(frame).len() as u64 + frame.payload.iter().map(LocalSlice::len).sum::<u64>()
 }
 
 /// Looks at the time once, and only if there is a deadline. Whoever is stopped after that is too

@@ -640,6 +640,7 @@ impl<'a> Lane<'a> {
             before: 0,
             header: header.encode(),
             head: ANSWER_BYTES,
+            joined: false,
             payload,
             deadline: None,
         });

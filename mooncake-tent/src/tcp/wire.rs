@@ -104,6 +104,10 @@ impl LaneClock {
 pub(super) const FLAGS_AT: usize = 1;
 /// Where in an encoded request its tag is.
 const TAG_AT: usize = 8;
+/// Where in an encoded request its offset is.
+const OFFSET_AT: usize = 24;
+/// Where in an encoded request its length is.
+const LENGTH_AT: usize = 32;
 /// Where in an encoded request its deadline is.
 const DEADLINE_AT: usize = 40;
 /// The flag of a hello that opens an errand.
@@ -437,6 +441,29 @@ impl RequestHeader {
         seal(encoded);
     }
 
+    /// The length of an encoded request.
+    pub(super) fn length(encoded: &LongRequest) -> u64 {
+        number(encoded, LENGTH_AT)
+    }
+
+    /// Gives an encoded request another length.
+    pub(super) fn set_length(encoded: &mut LongRequest, length: u64) {
+        encoded[LENGTH_AT..][..8].copy_from_slice(&length.to_le_bytes());
+        seal(encoded);
+    }
+
+    /// An encoded request without flags asks for the bytes right behind those of another one, in the
+    /// same way.
+    pub(super) fn goes_on(before: &LongRequest, next: &LongRequest) -> bool {
+        let end = number(before, OFFSET_AT).checked_add(Self::length(before));
+        // Verb, flags and generation are before the tag, the registration behind it.
+        before[..TAG_AT] == next[..TAG_AT]
+            && before[FLAGS_AT] == 0
+            && before[TAG_AT + 8..OFFSET_AT] == next[TAG_AT + 8..OFFSET_AT]
+            && before[DEADLINE_AT..][..8] == next[DEADLINE_AT..][..8]
+            && end == Some(number(next, OFFSET_AT))
+    }
+
     /// Gives an encoded request its deadline.
     pub(super) fn set_deadline(encoded: &mut LongRequest, deadline_us: u64) {
         encoded[DEADLINE_AT..][..8].copy_from_slice(&deadline_us.to_le_bytes());
@@ -482,6 +509,11 @@ impl RequestHeader {
         }
         Ok((header, Extension { op_id, payload }))
     }
+}
+
+fn number(encoded: &LongRequest, at: usize) -> u64 {
+    let number = encoded[at..].first_chunk().expect("it is longer");
+    u64::from_le_bytes(*number)
 }
 
 /// Makes the checksum of a checked request right again.

@@ -31,7 +31,8 @@ impl Lane {
                 && let Some(after) = after.get(answer.length as usize..)
             {
                 rest = after;
-                whole.extend(pending.pop_front());
+                let run = oldest.run.tasks as usize;
+                whole.extend(pending.drain(..run));
             }
         }
         if whole.is_empty() {
@@ -41,9 +42,11 @@ impl Lane {
         self.load_less(whole.iter().map(|pending| pending.length).sum());
         for pending in whole.drain(..) {
             let bytes = pending.length;
-            inbox.discard(ANSWER_BYTES as u64);
+            if pending.run.tasks > 0 {
+                inbox.discard(ANSWER_BYTES as u64);
+                inbox.expect(pending.run.bytes);
+            }
             if pending.verb == Verb::Read {
-                inbox.expect(bytes);
                 match pending.task {
                     Some(_) => inbox.place(&pending.local),
                     None => _ = inbox.discard(bytes),
@@ -59,8 +62,13 @@ impl Lane {
         true
     }
 
-    /// The request that `answer` fits. On a violation it stays where [`fail`](Self::fail) finds it.
-    pub(super) fn take_answered(&self, answer: &AnswerHeader) -> Result<Pending, Reason> {
+    /// Takes out the requests that `answer` fits. On a violation they stay where
+    /// [`fail`](Self::fail) finds them.
+    pub(super) fn take_answered(
+        &self,
+        answer: &AnswerHeader,
+        whole: &mut Vec<Pending>,
+    ) -> Result<(), Reason> {
         if !self.was_sent(answer.tag) {
             return Err(violation("an answer to what was not asked yet"));
         }
@@ -69,9 +77,9 @@ impl Lane {
             return Err(violation("an answer that nobody asked for"));
         };
         fits(answer, oldest).map_err(violation)?;
-        queue
-            .pop_front()
-            .ok_or_else(|| violation("an answer that nobody asked for"))
+        let run = oldest.run.tasks as usize;
+        whole.extend(queue.drain(..run));
+        Ok(())
     }
 }
 
@@ -84,7 +92,7 @@ fn fits(answer: &AnswerHeader, oldest: &Pending) -> Result<(), &'static str> {
         return Err("an answer that is checked otherwise than its request");
     }
     let length = match (answer.status, oldest.verb) {
-        (Status::Applied, Verb::Read) => Some(oldest.length),
+        (Status::Applied, Verb::Read) => Some(oldest.run.bytes),
         (Status::Applied | Status::Refused(_), _) => Some(0),
         (Status::NoRoom | Status::Corrupted, Verb::Write) => Some(0),
         (Status::StillRunning | Status::NoRoom | Status::Corrupted, _) => None,
@@ -155,7 +163,8 @@ mod tests {
                     peer: Arc::clone(&target),
                     registration,
                     generation: Generation(1),
-                    offset: LENGTH * i,
+                    // Neighbours would be asked for as one.
+                    offset: 2 * LENGTH * i,
                     length: LENGTH,
                     deadline: None,
                     receipt: crate::transport::Receipt::default(),

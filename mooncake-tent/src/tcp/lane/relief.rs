@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Lane, Ordering, RequestHeader, Sender, TaskRef, Verb};
+use super::{Lane, Ordering, RequestHeader, Sender, TaskRef, Verb, runs};
 
 impl Lane {
     /// It has little to do, and other lanes to its peer much.
@@ -50,9 +50,12 @@ impl Lane {
         theirs: &mut Sender,
         most: u64,
     ) -> Option<Option<TaskRef>> {
-        let unsent = theirs.outbox.first_unsent().unwrap_or(theirs.next_tag);
         let mut pending = {
             let mut pending = other.pending.lock();
+            if theirs.outbox.last_may_be_joined() {
+                runs::part(theirs, &mut pending);
+            }
+            let unsent = theirs.outbox.first_not_begun().unwrap_or(theirs.next_tag);
             let last = pending.back()?;
             if last.tag < unsent || last.length > most || last.verb == Verb::Fence {
                 return None;
