@@ -12,7 +12,8 @@ mod terms;
 pub use arrivals::{Arrival, ArrivalBook, ArrivalSeat};
 pub use batch::BatchState;
 pub use link::{
-    Attachment, BoxFuture, Capabilities, InstallContext, LinkGauges, Opened, SubBatch, Transport,
+    Attachment, BoxFuture, Capabilities, Claim, InstallContext, LinkGauges, Opened, SubBatch,
+    Transport,
 };
 pub use peer::Peer;
 pub(crate) use slab::{FAILOVERS, RetryHook, Ticket, Turn};
