@@ -80,6 +80,7 @@ impl<M: Medium> HostLink<M> {
             target_applies: true,
             same_host: true,
             sources: true,
+            receipts: true,
             ..Capabilities::read_write()
         }
     }
@@ -94,6 +95,7 @@ impl<M: Medium> HostLink<M> {
             let server = Server::start::<M>(
                 engine.incarnation,
                 Arc::clone(&engine.buffers),
+                Arc::clone(&engine.arrivals),
                 marks,
                 self.config.clone(),
             )?;
