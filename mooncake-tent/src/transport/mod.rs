@@ -5,6 +5,7 @@ mod batch;
 mod free_cells;
 mod link;
 mod peer;
+mod rest;
 mod slab;
 mod task;
 mod terms;
@@ -16,6 +17,7 @@ pub use link::{
     Transport,
 };
 pub use peer::Peer;
+pub(crate) use rest::{NextPart, Rest, RestTerms};
 pub(crate) use slab::{FAILOVERS, RetryHook, Ticket, Turn};
 pub use slab::{TaskSlab, Tasks};
 pub(crate) use task::Origin;

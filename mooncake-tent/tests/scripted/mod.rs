@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each test needs another part")]
 #![allow(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
+pub(crate) mod pair;
+
 use std::{
     collections::VecDeque,
     fmt,
