@@ -5,6 +5,7 @@ use std::{fmt, io, sync::Arc, time::Duration};
 pub use mooncake_proto::{Applied, Retry};
 
 use crate::{
+    engine::Conflicts,
     identity::{Incarnation, PeerId, RegistrationId},
     transport::Op,
 };
@@ -30,6 +31,12 @@ pub enum Error {
     /// A link could not be set up.
     #[error("link {link}: {message}")]
     Install { link: &'static str, message: String },
+    /// What the engine was told does not go together. All of it is listed.
+    #[error("{0}")]
+    Conflicts(Conflicts),
+    /// A link could not be set up now, for a reason that may pass.
+    #[error("link {link}, not yet: {message}")]
+    NotYet { link: &'static str, message: String },
     /// The request would not be done by its deadline, as far as was measured.
     #[error("{link} needs about {needed:.1?} for {length} bytes, and {left:.1?} are left")]
     Infeasible {
@@ -96,7 +103,7 @@ impl Error {
             Self::Busy { .. } | Self::InUse { .. } | Self::OverLimit { .. } => {
                 Retry::Later(Duration::from_millis(10))
             }
-            Self::Unreachable { .. } | Self::Registry { .. } => {
+            Self::NotYet { .. } | Self::Registry { .. } | Self::Unreachable { .. } => {
                 Retry::Later(Duration::from_millis(100))
             }
             Self::NotDelivered {
@@ -105,13 +112,25 @@ impl Error {
             } => Retry::Later(Duration::from_millis(100)),
             Self::NotRegistered { .. } | Self::Restarted { .. } => Retry::AfterRefresh,
             Self::Infeasible { .. } | Self::NoRoute { .. } => Retry::Elsewhere,
-            Self::Install { .. }
+            Self::Conflicts(_)
+            | Self::Install { .. }
             | Self::Invalid(_)
             | Self::NameTaken { .. }
             | Self::NoLink { .. }
             | Self::NotDelivered { .. }
             | Self::System { .. } => Retry::Never,
         }
+    }
+
+    /// The same, of the last of several attempts to install a link.
+    pub(crate) fn after_attempts(mut self, attempts: u32, time: Duration) -> Self {
+        if let Self::System { what: said, .. }
+        | Self::Install { message: said, .. }
+        | Self::NotYet { message: said, .. } = &mut self
+        {
+            said.push_str(&format!(" (attempt {attempts}, after {time:.1?})"));
+        }
+        self
     }
 
     pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {

@@ -99,8 +99,8 @@ mod wheel;
 #[cfg(feature = "host")]
 pub use cma::CmaTransport;
 pub use engine::{
-    Batch, Buffer, Gauges, Liveness, Probe, RegisterOptions, Request, TentEngine,
-    TentEngineBuilder, TransferEngine, WarmUp,
+    AbsentLink, Batch, Buffer, Conflict, Conflicts, Gauges, Liveness, Probe, RegisterOptions,
+    Request, TentEngine, TentEngineBuilder, TransferEngine, WarmUp,
 };
 pub use error::{Applied, Error, Progress, Reason, Result, Retry, Stage, TransferError};
 #[cfg(feature = "file")]

@@ -9,83 +9,26 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use mooncake_tent::{
-    Batch, Buffer, Error, Intent, Permission, Priority, Qos, Reason, Request, Retry, Segment,
-    Stage, TentEngine, TransferEngine, TransferError,
+    Error, Intent, Permission, Priority, Qos, Reason, RemoteRange, Request, Retry, Stage,
+    TentEngine, TransferEngine, TransferError,
     admission::{AdmissionConfig, Contract, Contracts, Degraded, Tenant},
     selector::{Policies, Policy},
     transport::{Op, Outcome},
 };
-use scripted::{Act, Scripted};
+use scripted::{Act, pair::Pair};
 
 const LEN: u64 = 1 << 16;
 
-struct Ground {
-    links: [Scripted; 2],
-    engine: TentEngine,
-    local: Buffer,
-    remote: Buffer,
-    segment: Segment,
-    _owner: TentEngine,
-}
-
-impl Ground {
-    /// The first link holds what comes, the other one is the policy's for what is low.
-    async fn new(config: AdmissionConfig) -> Self {
-        let links = [Scripted::new("a"), Scripted::new("b")];
-        let owner = TentEngine::builder().transport(Scripted::new("a"));
-        let owner = owner.transport(Scripted::new("b")).build().await.unwrap();
-        let [a, b] = links.clone();
-        a.does(|_, _| Act::Hold);
-        let mut low = Policy::named("low");
-        low.intent_type = Some(Intent::Migration);
-        low.priority = Some(Priority::Low);
-        low.transports = Some(vec!["b".to_owned()]);
-        let builder = TentEngine::builder().transport(a).transport(b);
-        let builder = builder.policies(Policies::new(vec![low]).unwrap());
-        let engine = builder.admission(config).build().await.unwrap();
-        Self {
-            links,
-            local: buffer(&engine, LEN as usize, Permission::Local).await,
-            remote: buffer(&owner, LEN as usize, Permission::PeersReadWrite).await,
-            segment: open(&engine, &owner).await,
-            engine,
-            _owner: owner,
-        }
-    }
-
-    /// By its length one knows it again.
-    fn write(&self, length: u64) -> Request {
-        let local = self.local.slice(0..length).unwrap();
-        Request::write(local, &self.segment, place(&self.remote, 0))
-    }
-
-    fn came(&self) -> Vec<u64> {
-        let came = self.links[0].came();
-        came.iter().map(|spec| spec.length).collect()
-    }
-
-    fn try_submit(&self, requests: Vec<Request>) -> Result<Batch, Error> {
-        let mut batch = self.engine.allocate_batch(requests.len());
-        self.engine.submit_transfer(&mut batch, requests)?;
-        Ok(batch)
-    }
-
-    /// Ends what the link holds, one after the other, until so many have come.
-    async fn serve(&self, first: usize, all: usize) {
-        for number in first..all {
-            eventually("the next one comes", || self.came().len() > number).await;
-            self.links[0].complete(number);
-        }
-    }
-
-    async fn is_empty(&self) {
-        eventually("everything is given back", || {
-            let gauges = self.engine.gauges();
-            gauges.waiting_requests == 0 && gauges.tasks_in_flight == 0
-        })
-        .await;
-        assert_eq!(self.local.leases(), 0);
-    }
+/// The first link holds what comes, the other one is the policy's for what is low.
+async fn ground(config: AdmissionConfig) -> Pair {
+    let mut low = Policy::named("low");
+    low.intent_type = Some(Intent::Migration);
+    low.priority = Some(Priority::Low);
+    low.transports = Some(vec!["b".to_owned()]);
+    let builder = TentEngine::builder().policies(Policies::new(vec![low]).unwrap());
+    let pair = Pair::plain(builder.admission(config), LEN).await;
+    pair.links[0].does(|_, _| Act::Hold);
+    pair
 }
 
 fn windows(bytes: Option<u64>, requests: Option<usize>) -> AdmissionConfig {
@@ -96,7 +39,7 @@ fn windows(bytes: Option<u64>, requests: Option<usize>) -> AdmissionConfig {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_waits_goes_by_urgency_and_then_by_deadline() {
-    let ground = Ground::new(windows(None, Some(2))).await;
+    let ground = ground(windows(None, Some(2))).await;
     let soon = Instant::now() + BUDGET;
     let requests = [
         ground.write(1),
@@ -119,28 +62,65 @@ async fn what_waits_goes_by_urgency_and_then_by_deadline() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_larger_than_the_window_goes_alone() {
-    let ground = Ground::new(windows(Some(100), None)).await;
-    let lengths = [60, 40, LEN, 50, 50];
-    let requests = lengths.map(|length| ground.write(length));
-    let batch = submit(&ground.engine, requests.to_vec());
-    assert_eq!(ground.came(), [60, 40]);
+async fn what_is_larger_than_the_window_and_cannot_be_divided_goes_alone() {
+    let owner = engine().await;
+    let builder = TentEngine::builder().admission(windows(Some(1000), None));
+    let builder = builder.transport(mooncake_tent::TcpTransport::default());
+    let engine = builder.build().await.unwrap();
+    let remote = buffer(&owner, LEN as usize, Permission::PeersReadWrite).await;
+    let local = buffer(&engine, LEN as usize, Permission::Local).await;
+    let segment = open(&engine, &owner).await;
+    for length in [999, 1001, LEN] {
+        local.memory().write_at(0, &pattern(length, LEN as usize));
+        let from = local.slice(0..length).unwrap();
+        let write = Request::write(from, &segment, place(&remote, 0));
+        let write = write.op_id(length).checksum();
+        assert!(once(&engine, write).await.is_completed());
+        let told = owner.receive_arrivals();
+        assert_eq!((told.len(), told[0].length), (1, length));
+        let found = bytes(&remote, 0, length as usize);
+        assert_same(
+            &found,
+            &pattern(length, LEN as usize)[..length as usize],
+            "it",
+        );
+    }
+}
+
+/// A request that no link can be asked for is on no link's way, and nobody's turn.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_goes_nowhere_neither_waits_nor_is_in_the_way() {
+    let ground = ground(windows(Some(100), Some(1))).await;
+    let held = submit(&ground.engine, vec![ground.write(1)]);
+    assert_eq!(ground.came(), [1]);
+    // Of what this process offers itself there is nothing to learn.
+    let own = ground.engine.open_segment("", BUDGET).await.unwrap();
+    let nowhere = || {
+        let local = ground.local.slice(0..1).unwrap();
+        Request::write(local, &own, RemoteRange::Address(1))
+    };
+    let lost = submit(&ground.engine, vec![nowhere(), nowhere()]);
+    for task in 0..2 {
+        let failed = error(lost.outcome(task));
+        assert_eq!(failed.reason, Reason::UnknownRegistration);
+    }
+    assert_eq!(ground.engine.gauges().waiting_requests, 0);
     ground.links[0].complete(0);
-    tokio::time::sleep(Duration::from_millis(20)).await;
-    assert_eq!(ground.came().len(), 2, "nobody overtakes the large one");
+    terminal(&held).await;
+
+    // Behind them, too, the window is open.
+    let mixed = submit(&ground.engine, vec![nowhere(), ground.write(2), nowhere()]);
+    assert_eq!(ground.came(), [1, 2]);
     ground.links[0].complete(1);
-    eventually("the large one comes", || ground.came().len() == 3).await;
-    tokio::time::sleep(Duration::from_millis(20)).await;
-    assert_eq!(ground.came(), [60, 40, LEN]);
-    ground.serve(2, 5).await;
-    terminal(&batch).await;
-    drop((batch, requests));
+    terminal(&mixed).await;
+    assert!(mixed.outcome(1).unwrap().is_completed());
+    drop((held, lost, mixed));
     ground.is_empty().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_quiet_still_counts() {
-    let ground = Ground::new(windows(None, Some(1))).await;
+    let ground = ground(windows(None, Some(1))).await;
     let batch = submit(&ground.engine, vec![ground.write(1), ground.write(2)]);
     let late = Outcome::timed_out(Stage::Move, ground.segment.incarnation());
     ground.links[0].end(0, late.underway(false), false);
@@ -156,7 +136,7 @@ async fn what_is_not_quiet_still_counts() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn law_02_whoever_waits_ends_by_cancel_deadline_fence_or_shutdown() {
-    let ground = Ground::new(windows(None, Some(1))).await;
+    let ground = ground(windows(None, Some(1))).await;
     let deadline = Instant::now() + Duration::from_millis(30);
     let requests = vec![
         ground.write(1),
@@ -189,9 +169,9 @@ async fn law_02_whoever_waits_ends_by_cancel_deadline_fence_or_shutdown() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn law_02_whoever_waits_ends_with_the_engine() {
-    let ground = Ground::new(windows(None, Some(1))).await;
+    let ground = ground(windows(None, Some(1))).await;
     let batch = submit(&ground.engine, vec![ground.write(1), ground.write(2)]);
-    let Ground { links, engine, .. } = ground;
+    let Pair { links, engine, .. } = ground;
     drop(engine);
     eventually("it is stopped", || batch.outcome(1).is_some()).await;
     assert_eq!(error(batch.outcome(1)).reason, Reason::Stopped);
@@ -201,7 +181,7 @@ async fn law_02_whoever_waits_ends_with_the_engine() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deadline_that_cannot_be_kept_is_refused_at_once_with_the_reason() {
-    let ground = Ground::new(windows(None, Some(8))).await;
+    let ground = ground(windows(None, Some(8))).await;
     let now = Instant::now();
     // Nothing was measured yet.
     ground.links[0].does(|_, _| Act::Complete);
@@ -238,7 +218,7 @@ fn contracts() -> Contracts {
 async fn a_tenant_gets_what_its_contract_says_and_no_more() {
     let mut config = AdmissionConfig::default();
     config.contracts = contracts();
-    let ground = Ground::new(config).await;
+    let ground = ground(config).await;
     let bulk = Qos::new().with_tenant("bulk");
     let of_bulk = |length| ground.write(length).qos(&bulk);
     let requests = vec![of_bulk(1), of_bulk(2), of_bulk(3), ground.write(4)];

@@ -3,12 +3,15 @@
 #![allow(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
 mod common;
+mod scripted;
 
 use common::*;
 use mooncake_tent::{
-    Buffer, Error, InProcess, Permission, Reason, Request, Retry, Segment, TcpConfig, TcpTransport,
-    TentEngine, TransferEngine, transport::Arrival,
+    Applied, Buffer, Error, InProcess, Permission, Reason, Request, Retry, Segment, TcpConfig,
+    TcpTransport, TentEngine, TransferEngine,
+    transport::{Arrival, Op, Outcome},
 };
+use scripted::Scripted;
 
 const LEN: usize = 3 << 20;
 
@@ -54,6 +57,17 @@ async fn over_tcp(len: usize) -> Ground {
     Ground::new(engine().await, engine().await, len).await
 }
 
+/// Over each link that there is.
+async fn over_all(len: usize) -> Vec<Ground> {
+    let mut grounds = vec![over_tcp(len).await, within_process(len).await];
+    #[cfg(feature = "host")]
+    for link in fetched::links() {
+        let (sender, target) = (link().build().await, link().build().await);
+        grounds.push(Ground::new(sender.unwrap(), target.unwrap(), len).await);
+    }
+    grounds
+}
+
 async fn within_process(len: usize) -> Ground {
     let link = InProcess::new();
     let build = |link| TentEngine::builder().in_process(link).build();
@@ -71,7 +85,7 @@ async fn with_room(room: usize, len: usize) -> Ground {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_learns_of_an_arrival_finds_all_bytes_of_it() {
-    for ground in [over_tcp(LEN).await, within_process(LEN).await] {
+    for ground in over_all(LEN).await {
         for round in 0..20 {
             let bytes_sent = pattern(round, LEN);
             ground.local.memory().write_at(0, &bytes_sent);
@@ -109,20 +123,20 @@ async fn who_learns_of_an_arrival_finds_all_bytes_of_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_at_once_are_each_told_once() {
-    let ground = over_tcp(1 << 20).await;
-    let write = |op_id: u64| ground.write(op_id * 1000, 1000).op_id(op_id);
-    let batch = submit(&ground.sender, (0..1000).map(write).collect());
-    terminal(&batch).await;
-    let mut op_ids: Vec<_> = ground.target.receive_arrivals();
-    op_ids.sort_by_key(|arrival| arrival.op_id);
-    let wanted: Vec<_> = (0..1000).map(|op_id| ground.arrival(op_id, 1000)).collect();
-    assert_eq!(op_ids, wanted);
+    for ground in over_all(1 << 20).await {
+        let write = |op_id: u64| ground.write(op_id * 1000, 1000).op_id(op_id);
+        let batch = submit(&ground.sender, (0..1000).map(write).collect());
+        terminal(&batch).await;
+        let mut op_ids: Vec<_> = ground.target.receive_arrivals();
+        op_ids.sort_by_key(|arrival| arrival.op_id);
+        let wanted: Vec<_> = (0..1000).map(|op_id| ground.arrival(op_id, 1000)).collect();
+        assert_eq!(op_ids, wanted);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_write_is_told_to_nobody() {
-    let grounds = [over_tcp(100).await, within_process(100).await];
-    for ground in grounds {
+    for ground in over_all(100).await {
         let closed = buffer(&ground.target, 100, Permission::PeersRead).await;
         let to = |at| Request::write(ground.local.slice(0..10).unwrap(), &ground.segment, at);
         for at in [place(&ground.remote, 95), place(&closed, 0)] {
@@ -167,49 +181,178 @@ async fn law_11_without_room_for_its_arrival_a_write_is_refused_untouched() {
     assert_eq!(ground.target.receive_arrivals(), [ground.arrival(2, 10)]);
 }
 
-#[cfg(feature = "host")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_link_that_cannot_tell_is_not_asked_to() {
-    use mooncake_tent::ShmTransport;
-    let build = || {
-        let builder = TentEngine::builder().transport(ShmTransport::default());
-        builder.build()
-    };
-    let (sender, target) = (build().await.unwrap(), build().await.unwrap());
-    let ground = Ground::new(sender, target, 100).await;
+    let deaf = || TentEngine::builder().transport(Scripted::new("deaf"));
+    let (sender, target) = (deaf().build().await, deaf().build().await);
+    let ground = Ground::new(sender.unwrap(), target.unwrap(), 100).await;
     let mut batch = ground.sender.allocate_batch(2);
     for request in [ground.write(0, 10).op_id(1), ground.write(0, 10).checksum()] {
         let refused = ground.sender.submit_transfer(&mut batch, vec![request]);
         let refused = refused.unwrap_err().to_string();
         assert!(refused.contains("cannot tell the target"), "{refused}");
     }
-    assert!(
-        once(&ground.sender, ground.write(0, 10))
-            .await
-            .is_completed()
-    );
+    let plain = once(&ground.sender, ground.write(0, 10)).await;
+    assert!(plain.is_completed());
 
     // Where there is another one, that one carries it.
-    let both = || {
-        let builder = TentEngine::builder()
-            .transport(ShmTransport::default())
-            .transport(TcpTransport::default());
-        builder.build()
-    };
-    let (sender, target) = (both().await.unwrap(), both().await.unwrap());
-    let ground = Ground::new(sender, target, 100).await;
+    let both = || deaf().transport(TcpTransport::default());
+    let (sender, target) = (both().build().await, both().build().await);
+    let ground = Ground::new(sender.unwrap(), target.unwrap(), 100).await;
     for _ in 0..2 {
-        assert!(
-            once(&ground.sender, ground.write(0, 10))
-                .await
-                .is_completed()
-        );
-        assert!(
-            once(&ground.sender, ground.write(0, 10).op_id(1))
-                .await
-                .is_completed()
-        );
+        let plain = once(&ground.sender, ground.write(0, 10)).await;
+        assert!(plain.is_completed());
+        let told = once(&ground.sender, ground.write(0, 10).op_id(1)).await;
+        assert!(told.is_completed());
         assert_eq!(ground.target.receive_arrivals().len(), 1);
+    }
+}
+
+/// Between processes of one host, where the target fetches what is written.
+#[cfg(feature = "host")]
+mod fetched {
+    use mooncake_tent::{CmaTransport, Memory, RegisterOptions, ShmTransport, TentEngineBuilder};
+
+    use super::*;
+
+    pub(super) fn links() -> [fn() -> TentEngineBuilder; 2] {
+        [
+            || TentEngine::builder().transport(ShmTransport::default()),
+            || TentEngine::builder().transport(CmaTransport::default()),
+        ]
+    }
+
+    /// A write from pieces of two buffers, the bytes of which it moves.
+    async fn scattered(ground: &Ground, pieces: usize) -> (Request, Vec<u8>, Vec<Buffer>) {
+        let mut slices = Vec::new();
+        let mut all = Vec::new();
+        let mut buffers = Vec::new();
+        for seed in 0..2 {
+            let memory = Memory::allocate(100_000).unwrap();
+            memory.write_at(0, &pattern(seed, 100_000));
+            let options = RegisterOptions::new(Permission::Local);
+            let made = ground.sender.register_memory(memory, options).await;
+            buffers.push(made.unwrap());
+        }
+        for piece in 0..pieces {
+            let (at, len) = (piece as u64 * 777, 1_001 + piece as u64);
+            let buffer = &buffers[piece % 2];
+            slices.push(buffer.slice(at..at + len).unwrap());
+            all.extend(bytes(buffer, at, len as usize));
+        }
+        let to = place(&ground.remote, 5);
+        let request = Request::scattered(Op::Write, slices.into(), &ground.segment, to);
+        (request, all, buffers)
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_write_in_many_pieces_is_told_once_when_all_of_it_is_there() {
+        for link in links() {
+            let (sender, target) = (link().build().await, link().build().await);
+            let ground = Ground::new(sender.unwrap(), target.unwrap(), 1 << 20).await;
+            for (op_id, pieces) in [1, 2, 17, 31].into_iter().enumerate() {
+                let op_id = op_id as u64;
+                let (request, wanted, _buffers) = scattered(&ground, pieces).await;
+                let batch = submit(&ground.sender, vec![request.op_id(op_id).checksum()]);
+                let arrival = ground.target.next_arrival().await;
+                let found = bytes(&ground.remote, 5, wanted.len());
+                assert_same(&found, &wanted, "at its arrival");
+                let mut told = ground.arrival(op_id, wanted.len() as u64);
+                told.checksum = Some(crc32c::crc32c(&wanted));
+                assert_eq!(arrival, told);
+                terminal(&batch).await;
+                let bytes = wanted.len() as u64;
+                assert_eq!(batch.outcome(0), Some(Outcome::Completed { bytes }));
+                assert_eq!(ground.target.receive_arrivals(), []);
+            }
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn one_in_more_pieces_than_a_link_takes_goes_over_another_or_fails_untouched() {
+        for link in links() {
+            let (sender, target) = (link().build().await, link().build().await);
+            let ground = Ground::new(sender.unwrap(), target.unwrap(), 1 << 20).await;
+            let (request, wanted, _buffers) = scattered(&ground, 32).await;
+            let failed = error(Some(once(&ground.sender, request.op_id(1)).await));
+            assert!(failed.to_string().contains("31 pieces"), "{failed}");
+            assert_eq!(failed.applied, Applied::Nothing);
+            assert_eq!(bytes(&ground.remote, 0, 2_000), vec![0; 2_000]);
+
+            let both = || link().transport(TcpTransport::default()).build();
+            let ground = Ground::new(both().await.unwrap(), both().await.unwrap(), 1 << 20).await;
+            let (request, _, _buffers) = scattered(&ground, 32).await;
+            let outcome = once(&ground.sender, request.op_id(2)).await;
+            assert!(outcome.is_completed(), "{outcome:?}");
+            let length = wanted.len() as u64;
+            let told = ground.target.receive_arrivals();
+            assert_eq!(told, [ground.arrival(2, length)]);
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn law_11_without_room_for_its_arrival_nothing_is_fetched() {
+        for link in links() {
+            let target = link().arrival_room(2).build().await.unwrap();
+            let sender = link().build().await.unwrap();
+            let ground = Ground::new(sender, target, 100).await;
+            ground.local.memory().write_at(0, &[7; 100]);
+            let write = |op_id: u64| ground.write(op_id * 10, 10).op_id(op_id);
+            for op_id in 0..2 {
+                assert!(once(&ground.sender, write(op_id)).await.is_completed());
+            }
+            let full = error(Some(once(&ground.sender, write(2)).await));
+            assert_eq!(full.reason, Reason::ArrivalsFull);
+            assert_eq!(full.applied, Applied::Nothing);
+            assert_eq!(bytes(&ground.remote, 20, 10), [0; 10]);
+            assert_eq!(ground.target.receive_arrivals().len(), 2);
+            // Refused ones and those that nobody is told of take no place.
+            for _ in 0..5 {
+                let beyond = ground.local.slice(0..10).unwrap();
+                let beyond = Request::write(beyond, &ground.segment, place(&ground.remote, 95));
+                let outcome = once(&ground.sender, beyond.op_id(7)).await;
+                assert!(!outcome.is_completed());
+                let checked = ground.write(0, 10).checksum();
+                assert!(once(&ground.sender, checked).await.is_completed());
+            }
+            ground.seats_are_free(2).await;
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn bytes_that_change_while_they_are_fetched_are_not_called_complete() {
+        for link in links() {
+            let (sender, target) = (link().build().await, link().build().await);
+            let ground = Ground::new(sender.unwrap(), target.unwrap(), 16 << 20).await;
+            let memory = ground.local.memory();
+            let mut corrupted = 0;
+            for round in 0..200_u64 {
+                let len = ground.local.memory().len() as u64;
+                let batch = submit(
+                    &ground.sender,
+                    vec![ground.write(0, len).op_id(round).checksum()],
+                );
+                // The last byte was counted already, and is fetched last.
+                memory.write_at(len - 1, &[round as u8 + 1]);
+                terminal(&batch).await;
+                let outcome = batch.outcome(0).unwrap();
+                let told = ground.target.receive_arrivals().len();
+                if outcome.is_completed() {
+                    assert_eq!(told, 1);
+                    continue;
+                }
+                assert_eq!(told, 0, "told of what was not sent");
+                let failed = error(Some(outcome));
+                assert_eq!(failed.reason, Reason::Corrupted);
+                assert_eq!(failed.applied, Applied::Unknown);
+                corrupted += 1;
+                if corrupted == 3 {
+                    break;
+                }
+            }
+            assert!(corrupted > 0, "it never changed in time");
+            ground.seats_are_free(3).await;
+        }
     }
 }
 

@@ -163,7 +163,7 @@ async fn names_that_cannot_be_are_refused_with_the_reason() {
         ),
     ] {
         let refused = builder.build().await.unwrap_err();
-        assert!(matches!(refused, Error::Invalid(_)), "{refused}");
+        assert!(matches!(refused, Error::Conflicts(_)), "{refused}");
         assert!(refused.to_string().contains(said), "{refused}");
     }
     let unknown = reader(&shelf).await.open_segment("nobody", BUDGET).await;

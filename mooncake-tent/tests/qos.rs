@@ -12,44 +12,29 @@ use mooncake_tent::{
     selector::{Policies, Policy},
     transport::{Op, TaskSpec},
 };
-use scripted::Scripted;
+use scripted::{Scripted, pair::Pair};
 
 const LEN: u64 = 1 << 20;
 
-struct Ground {
-    links: [Scripted; 2],
-    engine: TentEngine,
-    local: Buffer,
-    remote: Buffer,
-    segment: Segment,
-    _owner: TentEngine,
+struct Ground(Pair);
+
+impl std::ops::Deref for Ground {
+    type Target = Pair;
+
+    fn deref(&self) -> &Pair {
+        &self.0
+    }
 }
 
 impl Ground {
     async fn new(links: [Scripted; 2], policies: Vec<Policy>) -> Self {
-        let owner = TentEngine::builder().transport(Scripted::new("a"));
-        let owner = owner.transport(Scripted::new("b")).build().await.unwrap();
-        let [a, b] = links.clone();
-        let builder = TentEngine::builder().transport(a).transport(b);
         let policies = Policies::new(policies).unwrap();
-        let engine = builder.policies(policies).build().await.unwrap();
-        Self {
-            links,
-            local: buffer(&engine, LEN as usize, Permission::Local).await,
-            remote: buffer(&owner, LEN as usize, Permission::PeersReadWrite).await,
-            segment: open(&engine, &owner).await,
-            engine,
-            _owner: owner,
-        }
+        let builder = TentEngine::builder().policies(policies);
+        Self(Pair::new(links, builder, LEN).await)
     }
 
     async fn plain(policies: Vec<Policy>) -> Self {
         Self::new([Scripted::new("a"), Scripted::new("b")], policies).await
-    }
-
-    fn read(&self, length: u64) -> Request {
-        let local = self.local.slice(0..length).unwrap();
-        Request::read(local, &self.segment, place(&self.remote, 0))
     }
 
     /// The link that carries it, and what that was told.

@@ -9,7 +9,9 @@ use super::Contracts;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct AdmissionConfig {
-    /// So many bytes are on their way at most; a request of more than that goes alone. `None`: any.
+    /// So many bytes are on their way at most; a request of more than that goes in parts, one
+    /// after the other, between which more urgent ones may go. A write with an op id or a checksum is
+    /// not divided, and goes alone. `None`: any.
     pub most_bytes: Option<u64>,
     /// So many requests are on their way at most, at least 1. `None`: any.
     pub most_requests: Option<usize>,

@@ -122,8 +122,24 @@ impl<T> Gate<T> {
         }
     }
 
+    /// So many bytes of a request of this kind may go at once, if there is a limit.
+    pub(crate) fn most_bytes(&self, bounds: &Bounds) -> Option<u64> {
+        let limits = bounds.limits.iter().chain([&self.most]);
+        limits.filter_map(|limits| limits.bytes).min()
+    }
+
+    /// The next part of a request that came before, whose contract and room to wait were looked at
+    /// then.
+    pub(crate) fn come_back(&mut self, now: Time, entry: &Entry<'_>) -> Result<Offer, Refusal> {
+        self.enter(now, entry, true)
+    }
+
     /// A request comes. One that waits is not [next](Self::next) before it is [named](Self::name).
     pub(crate) fn offer(&mut self, now: Time, entry: &Entry<'_>) -> Result<Offer, Refusal> {
+        self.enter(now, entry, false)
+    }
+
+    fn enter(&mut self, now: Time, entry: &Entry<'_>, again: bool) -> Result<Offer, Refusal> {
         if self.closed {
             return Err(Refusal::Stopped);
         }
@@ -137,10 +153,10 @@ impl<T> Gate<T> {
             self.take(&charge);
             return Ok(Offer::Goes(charge));
         }
-        if !delay {
+        if !delay && !again {
             return Err(Refusal::MayNotWait);
         }
-        if self.waiting.len() >= self.most_waiting {
+        if self.waiting.len() >= self.most_waiting && !again {
             return Err(Refusal::Full(self.most_waiting));
         }
         let number = self.next;

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::{TentEngine, TransportLoader, attempt::Attempts, loader::Loaded, tent::Parts};
+use super::{Conflict, Conflicts, TentEngine, TransportLoader, attempt::Attempts, tent::Parts};
 use crate::{
     admission::AdmissionConfig,
     control::ControlServer,
@@ -17,7 +17,7 @@ use crate::{
     platform,
     registry::{Entry, Registry, Tenure, check_name},
     selector::Policies,
-    transport::{ArrivalBook, FAILOVERS, InstallContext, TaskSlab, Transport},
+    transport::{ArrivalBook, Claim, FAILOVERS, InstallContext, TaskSlab, Transport},
 };
 
 /// Collects what an engine shall be. See [`TentEngine::builder`].
@@ -37,8 +37,11 @@ pub struct TentEngineBuilder {
     policies: Policies,
     attempts: Attempts,
     admission: Option<AdmissionConfig>,
+    install_budget: Duration,
 }
 
+/// How long links are waited for that cannot be installed just now.
+const INSTALL: Duration = Duration::from_secs(2);
 /// How long a name stays in a registry after its owner is gone.
 const LEASE: Duration = Duration::from_secs(5);
 /// Shorter ones would be all about renewing them.
@@ -65,6 +68,7 @@ impl TentEngineBuilder {
                 timeout: None,
             },
             admission: None,
+            install_budget: INSTALL,
         }
     }
 
@@ -93,9 +97,18 @@ impl TentEngineBuilder {
         self
     }
 
-    /// Adds a link if this machine has what it needs; [`TentEngine::absent_links`] says why not.
+    /// Adds a link if this machine has what it needs; [`TentEngine::absent_links`] says why not. Where
+    /// the reason may pass, it comes later.
     pub fn transport_if_possible(mut self, link: impl Transport) -> Self {
         self.loader.want_if_possible(Arc::new(link));
+        self
+    }
+
+    /// How long [`build`](Self::build) waits in all for links that cannot be installed for a reason
+    /// that may pass, such as an address that somebody else still has; 2 s unless told otherwise, and
+    /// a dozen attempts for each link at most. With none, each is tried once.
+    pub fn install_budget(mut self, budget: Duration) -> Self {
+        self.install_budget = budget;
         self
     }
 
@@ -180,10 +193,16 @@ impl TentEngineBuilder {
     ///
     /// # Errors
     ///
-    /// A link cannot be installed, an address cannot be listened on, or the registry does not let
+    /// What it was told does not go together, a link cannot be installed, an address cannot be listened on, or the registry does not let
     /// us have the name. One that another process has is waited for as long as a lease takes to end.
     pub async fn build(mut self) -> Result<TentEngine> {
-        self.check_name()?;
+        // One that was added like any other link takes its place.
+        let missing = || !self.loader.wants(loopback::NAME);
+        let in_process = self.in_process.take();
+        if let Some(in_process) = in_process.or_else(|| missing().then(InProcess::new)) {
+            self.loader.want(Arc::new(in_process));
+        }
+        let conflicts = self.check()?;
         let incarnation = Incarnation::random();
         let control = match self.listen {
             Some(listen) => Some(ControlServer::start(listen).await?),
@@ -201,13 +220,7 @@ impl TentEngineBuilder {
             buffers: Arc::new(BufferTable::new()),
             arrivals: ArrivalBook::new(self.arrivals),
         };
-        // One that was added like any other link takes its place.
-        let missing = || !self.loader.wants(loopback::NAME);
-        let in_process = self.in_process.or_else(|| missing().then(InProcess::new));
-        if let Some(in_process) = in_process {
-            self.loader.want(Arc::new(in_process));
-        }
-        let Loaded { links, absent } = self.loader.load(&context).await?;
+        let links = self.loader.load(&context, self.install_budget).await?;
         let parts = Parts {
             name: name.clone(),
             place: place.clone(),
@@ -217,7 +230,7 @@ impl TentEngineBuilder {
             attempts: self.attempts,
             context,
             links,
-            absent,
+            conflicts,
             control,
             registry: self.registry.clone(),
             tenure: OnceLock::new(),
@@ -235,28 +248,71 @@ impl TentEngineBuilder {
         Ok(engine)
     }
 
-    /// Whether there can be a name of its own.
-    fn check_name(&self) -> Result<()> {
+    /// Finds all that does not go together; what is only doubtful is handed back.
+    fn check(&self) -> Result<Conflicts> {
+        let control = self.listen.map(Claim::Address);
+        let control = control.map(|claim| ("the control service".to_owned(), claim));
+        let mut conflicts = self
+            .loader
+            .conflicts(control.into_iter().collect(), &self.policies);
+        conflicts.extend(self.contradictions().into_iter().map(Conflict::Settings));
+        if conflicts.iter().any(Conflict::is_fatal) {
+            conflicts.retain(Conflict::is_fatal);
+            return Err(Error::Conflicts(Conflicts(conflicts)));
+        }
+        for conflict in &conflicts {
+            tracing::warn!(%conflict, "this is not likely to be meant");
+        }
+        Ok(Conflicts(conflicts))
+    }
+
+    /// Settings that contradict each other or themselves.
+    fn contradictions(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        if self.listen.is_none()
+            && let Some(advertise) = &self.advertise
+        {
+            found.push(format!(
+                "{advertise} is advertised, and there is no control service"
+            ));
+        }
+        if self.attempts.failovers == 0
+            && let Some(timeout) = self.attempts.timeout
+        {
+            found.push(format!(
+                "an attempt may take {timeout:?}, and no other may follow it"
+            ));
+        }
         let Some(name) = &self.segment_name else {
-            return Ok(());
+            return found;
         };
-        check_name(name).map_err(Error::Invalid)?;
-        let invalid = |why: &str| Err(Error::Invalid(format!("the name {name:?}: {why}")));
         let unspecified = self
             .listen
             .is_some_and(|listen| listen.ip().is_unspecified());
-        if self.registry.is_none() {
-            invalid("there is no registry to keep it")
-        } else if self.listen.is_none() {
-            invalid("nobody could open it without a control service")
-        } else if unspecified && self.advertise.is_none() {
-            invalid("an address that others reach must be advertised")
-        } else if self.lease < SHORTEST_LEASE {
-            invalid("its lease is too short, 100 ms is the least")
-        } else if self.lease > LONGEST_LEASE {
-            invalid("its lease is too long, a day is the most")
-        } else {
-            Ok(())
+        found.extend(check_name(name).err());
+        for (wrong, why) in [
+            (self.registry.is_none(), "there is no registry to keep it"),
+            (
+                self.listen.is_none(),
+                "nobody could open it without a control service",
+            ),
+            (
+                unspecified && self.advertise.is_none(),
+                "an address that others reach must be advertised",
+            ),
+            (
+                self.lease < SHORTEST_LEASE,
+                "its lease is too short, 100 ms is the least",
+            ),
+            (
+                self.lease > LONGEST_LEASE,
+                "its lease is too long, a day is the most",
+            ),
+        ] {
+            if wrong {
+                found.push(format!("the name {name:?}: {why}"));
+            }
         }
+        found
     }
 }

@@ -22,7 +22,9 @@ use crate::{
     qos::Qos,
     segment::Segment,
     trace::TraceEvent,
-    transport::{Op, Outcome, SubBatch, TaskRef, TaskSpec, Tasks, Ticket},
+    transport::{
+        NextPart, Op, Outcome, Rest, RestTerms, SubBatch, TaskRef, TaskSpec, Tasks, Ticket,
+    },
 };
 
 /// The gate of an engine, and those that wait there.
@@ -60,6 +62,8 @@ pub(super) struct Gated {
     segment: Segment,
     fences: u64,
     decided: Decided,
+    /// What comes after its first part.
+    rest: Option<Box<Rest>>,
 }
 
 #[derive(Debug)]
@@ -124,7 +128,7 @@ impl Parking {
     pub(super) fn admit(&self, scratch: &mut Scratch) -> Result<()> {
         let now = self.time(Instant::now());
         let mut state = self.state.lock();
-        let all = scratch.specs.iter().zip(&mut scratch.gated);
+        let all = scratch.specs.iter_mut().zip(&mut scratch.gated);
         let mut refused = None;
         for (((spec, _), gated), link) in all.zip(&mut scratch.links) {
             let place = match (*link, &spec.origin) {
@@ -133,6 +137,17 @@ impl Parking {
                 (To::Nowhere, Some(origin)) => usize::from(origin.link),
                 (To::Nowhere | To::Later, _) => continue,
             };
+            let most = state.gate.most_bytes(&gated.bounds);
+            let divisible = spec.receipt.is_none() && matches!(*link, To::Link(_));
+            if let Some(most) = most.filter(|most| divisible && *most < spec.length) {
+                let terms = RestTerms {
+                    segment: gated.segment.clone(),
+                    fences: gated.fences,
+                    deadline: gated.deadline,
+                    link: place,
+                };
+                gated.rest = Some(Box::new(Rest::cut(spec, most, terms)));
+            }
             let entry = Entry {
                 bytes: spec.length,
                 deadline: self.time(gated.deadline),
@@ -182,13 +197,13 @@ impl Parking {
 
     /// `task` has begun, and goes with what was charged for it or waits.
     pub(super) fn settle(&self, task: TaskRef, gated: Gated) {
+        if let Some(rest) = gated.rest {
+            self.tasks.divide(task, rest);
+        }
         match gated.decided {
             Decided::NotYet => {}
             Decided::Goes(pass) => self.tasks.charge(task, ticket(pass)),
             Decided::Waits { number, link } => {
-                let me = self.me.upgrade().expect("it is borrowed from its Arc");
-                let me: Arc<dyn SubBatch> = me;
-                self.tasks.carried_by(task, &me);
                 let parked = Parked {
                     task,
                     link,
@@ -196,16 +211,61 @@ impl Parking {
                     fences: gated.fences,
                     since: Instant::now(),
                 };
-                {
-                    let mut state = self.state.lock();
-                    state.gate.name(number, parked);
-                    state.numbers.insert(task, number);
-                }
-                if self.tasks.is_unwanted(task) {
-                    // Whoever cancelled it before has not found it.
-                    self.cancel_transfer_task(task);
-                }
-                self.changed.notify_one();
+                self.park(number, parked);
+            }
+        }
+    }
+
+    /// A task waits under this number.
+    fn park(&self, number: u64, parked: Parked) {
+        let task = parked.task;
+        let me = self.me.upgrade().expect("it is borrowed from its Arc");
+        let me: Arc<dyn SubBatch> = me;
+        self.tasks.carried_by(task, &me);
+        {
+            let mut state = self.state.lock();
+            state.gate.name(number, parked);
+            state.numbers.insert(task, number);
+        }
+        if self.tasks.is_unwanted(task) {
+            // Whoever cancelled it before has not found it.
+            self.cancel_transfer_task(task);
+        }
+        self.changed.notify_one();
+    }
+
+    /// The next part of a task comes: it goes if it is handed back, or else waits.
+    fn come_back(&self, task: TaskRef, part: NextPart) -> Result<Option<(Parked, Pass)>, Refusal> {
+        let NextPart {
+            bytes,
+            mut qos,
+            terms,
+        } = part;
+        let bounds = self.bind(&mut qos);
+        let entry = Entry {
+            bytes,
+            deadline: self.time(terms.deadline),
+            tenant: qos.tenant(),
+            intent: qos.intent(),
+            bounds,
+        };
+        let parked = Parked {
+            task,
+            link: terms.link,
+            segment: terms.segment,
+            fences: terms.fences,
+            since: Instant::now(),
+        };
+        let now = self.time(Instant::now());
+        let offer = self.state.lock().gate.come_back(now, &entry)?;
+        match offer {
+            Offer::Goes(charge) => {
+                let parking = self.me.upgrade().expect("it is borrowed from its Arc");
+                Ok(Some((parked, Pass { parking, charge })))
+            }
+            Offer::Waits(number) => {
+                self.park(number, parked);
+                Ok(None)
             }
         }
     }
@@ -313,6 +373,7 @@ impl Gated {
             segment: segment.clone(),
             fences,
             decided: Decided::NotYet,
+            rest: None,
         }
     }
 }
@@ -379,38 +440,51 @@ impl Shared {
                     tasks.finish(parked.task, end, true);
                 }
                 Move::Goes(parked, pass) => {
-                    let Parked {
-                        task,
-                        link,
-                        segment,
-                        fences,
-                        since,
-                    } = parked;
-                    tasks.charge(task, ticket(pass));
-                    let (now, attempts) = (Instant::now(), self.parts.attempts);
-                    let waited = now.saturating_duration_since(since);
+                    let waited = parked.since.elapsed();
                     self.tally.waits.add(waited);
-                    if let Some(trace) = tasks.trace(task) {
+                    if let Some(trace) = tasks.trace(parked.task) {
                         trace.note(TraceEvent::LetGo { waited });
                     }
-                    if let Some(watch) = tasks.unwatch(task) {
-                        tasks.watch(
-                            task,
-                            Some(Watch {
-                                since: now,
-                                ..watch
-                            }),
-                        );
-                    }
-                    tasks.amend(task, |spec| {
-                        if let Some(origin) = &spec.origin {
-                            let end = |end| attempts.end(now, end, origin.others, None);
-                            spec.deadline = origin.deadline.map(end);
-                        }
-                    });
-                    self.launch(task, link, &segment, fences);
+                    self.go(parked, pass);
                 }
             }
         }
+    }
+
+    /// The next part of a task has its turn.
+    pub(super) fn next_part(&self, task: TaskRef) {
+        let tasks = &self.parts.context.tasks;
+        let (Some(gate), Some(part)) = (&self.gate, tasks.next_part(task)) else {
+            return;
+        };
+        match gate.0.come_back(task, part) {
+            Ok(Some((parked, pass))) => self.go(parked, pass),
+            Ok(None) => {}
+            Err(_) => self.fail(&[task], &Reason::Stopped, Stage::Resolve),
+        }
+    }
+
+    fn go(&self, parked: Parked, pass: Pass) {
+        let Parked {
+            task,
+            link,
+            segment,
+            fences,
+            ..
+        } = parked;
+        let tasks = &self.parts.context.tasks;
+        tasks.charge(task, ticket(pass));
+        let (now, attempts) = (Instant::now(), self.parts.attempts);
+        if let Some(watch) = tasks.unwatch(task) {
+            let since = now;
+            tasks.watch(task, Some(Watch { since, ..watch }));
+        }
+        tasks.amend(task, |spec| {
+            if let Some(origin) = &spec.origin {
+                let end = |end| attempts.end(now, end, origin.others, None);
+                spec.deadline = origin.deadline.map(end);
+            }
+        });
+        self.launch(task, link, &segment, fences);
     }
 }

@@ -272,7 +272,10 @@ pub(super) fn retry_hook(
         let unless_stopped = UnlessStopped { tasks, task };
         runtime.spawn(async move {
             if let Some(engine) = engine.upgrade() {
-                engine.retry(task).await;
+                match turn {
+                    Turn::Part => engine.next_part(task),
+                    Turn::Now | Turn::WhenQuiet => engine.retry(task).await,
+                }
                 unless_stopped.disarm();
             }
         });

@@ -21,7 +21,7 @@ use crate::{
         Excluded, Exclusion, Health, LinkFacts, Pass, RankKey, Ranking, RequestFacts, SegmentKind,
         memory_kind,
     },
-    transport::{Op, Terms},
+    transport::{Capabilities, Op, Terms},
 };
 
 /// Requests that ask for nothing are ranked as if they were so long, where no length is known.
@@ -391,8 +391,16 @@ impl Shared {
             Exclusion::Open { left, .. } => Some(left.min(TRIAL_HOLDS)),
             _ => None,
         });
+        // They may come at any time.
+        let awaited = || {
+            ranking
+                .excluded
+                .iter()
+                .any(|link| matches!(link.why, Exclusion::Absent { .. }))
+        };
+        let awaited = (awaited() && !self.parts.links.retried().is_empty()).then_some(CHOICE_HOLDS);
         let several = (ranking.ranked.len() > 1).then_some(CHOICE_HOLDS);
-        let holds = barred.chain(several).min();
+        let holds = barred.chain(several).chain(awaited).min();
         let terms = |devices: &Option<_>| {
             let terms = Terms {
                 devices: devices.clone(),
@@ -426,24 +434,32 @@ impl Shared {
         let peer = descriptor.peer();
         let links = &self.parts.links;
         let lanes = self.lanes.to(peer.id(), segment, links.len());
+        let absent: Vec<_> = (0..links.len()).map(|place| links.absence(place)).collect();
         let circuits: Vec<_> = lanes.iter().map(|lane| lane.circuit()).collect();
         let rates: Vec<_> = lanes.iter().map(|lane| lane.rates(facts.op)).collect();
         let mut judged: Vec<_> = links
             .iter()
             .enumerate()
-            .map(|(place, link)| LinkFacts {
-                joins: link.joins(),
-                devices: link.devices(),
-                reaches: link.reaches(peer),
-                accepts: held.by(place, link.capabilities()),
-                same_machine_only: link.capabilities().same_host,
-                bandwidth: link.estimated_bandwidth(),
-                rates: Some(&rates[place]),
-                health: {
-                    let (circuit, now) = &circuits[place];
-                    circuit.health(*now)
+            .map(|(place, link)| match &absent[place] {
+                // Nothing is asked of one that is not installed.
+                Some(absent) => LinkFacts {
+                    absent: Some(&absent.why),
+                    ..LinkFacts::new(absent.name, Capabilities::read_write())
                 },
-                ..LinkFacts::new(link.name(), link.capabilities())
+                None => LinkFacts {
+                    joins: link.joins(),
+                    devices: link.devices(),
+                    reaches: link.reaches(peer),
+                    accepts: held.by(place, link.capabilities()),
+                    same_machine_only: link.capabilities().same_host,
+                    bandwidth: link.estimated_bandwidth(),
+                    rates: Some(&rates[place]),
+                    health: {
+                        let (circuit, now) = &circuits[place];
+                        circuit.health(*now)
+                    },
+                    ..LinkFacts::new(link.name(), link.capabilities())
+                },
             })
             .collect();
         let mut ranking = self.selector.rank(facts, &judged);

@@ -10,10 +10,13 @@ use mooncake_proto::tent as wire;
 use tokio::{runtime::Handle, sync::watch};
 
 use super::{
-    Batch, Buffer, Gauges, Probe, RegisterOptions, Request, TentEngineBuilder, TransferEngine,
+    Batch, Buffer, Conflicts, Gauges, Probe, RegisterOptions, Request, TentEngineBuilder,
+    TransferEngine,
     attempt::Attempts,
     buffer::Registrar,
     lanes::Lanes,
+    late,
+    links::{AbsentLink, Links},
     liveness,
     parking::{self, Gatekeeper, Parking},
     parts::PartsPool,
@@ -54,8 +57,9 @@ pub(super) struct Parts {
     /// So many of them may wait.
     pub(super) notifications: usize,
     pub(super) context: InstallContext,
-    pub(super) links: Vec<Arc<dyn Transport>>,
-    pub(super) absent: Vec<(&'static str, String)>,
+    pub(super) links: Links,
+    /// What it was told and is not likely to be meant.
+    pub(super) conflicts: Conflicts,
     pub(super) control: Option<ControlServer>,
     /// `host:port` under which others reach it.
     pub(super) place: Option<String>,
@@ -100,6 +104,7 @@ impl TentEngine {
         admission: Option<AdmissionConfig>,
     ) -> Self {
         let endpoints = endpoints(&parts.links);
+        let runtime = Handle::current();
         let own = SegmentDescriptor::new(
             parts.name.clone(),
             parts.context.incarnation,
@@ -142,6 +147,7 @@ impl TentEngine {
                 me: Weak::clone(me),
             }
         });
+        late::try_again(&shared, &runtime);
         Self { shared }
     }
 
@@ -172,10 +178,17 @@ impl TentEngine {
         self.shared.explain(op, length, qos, segment)
     }
 
-    /// Links that it should have had [if possible](TentEngineBuilder::transport_if_possible), and why
-    /// it has not.
-    pub fn absent_links(&self) -> &[(&'static str, String)] {
-        &self.shared.parts.absent
+    /// Links that it should have [if possible](TentEngineBuilder::transport_if_possible) and has not,
+    /// and why. Those whose reason may pass are tried again while the engine runs, and come then:
+    /// they get the buffers that there are, and peers are told.
+    pub fn absent_links(&self) -> Vec<AbsentLink> {
+        self.shared.parts.links.absent()
+    }
+
+    /// What it was told and is not likely to be meant, such as policies that name links which it was
+    /// not given. What cannot be at all is an error of [`build`](TentEngineBuilder::build).
+    pub fn conflicts(&self) -> &Conflicts {
+        &self.shared.parts.conflicts
     }
 
     /// What it holds at this moment.
@@ -183,7 +196,7 @@ impl TentEngine {
         let parts = &self.shared.parts;
         let tasks = parts.context.tasks.sums();
         let buffers = parts.context.buffers.sums();
-        let links = parts.links.iter();
+        let links = parts.links.installed();
         Gauges {
             tasks_in_flight: tasks.in_flight,
             bytes_in_flight: tasks.bytes_in_flight,
@@ -199,7 +212,9 @@ impl TentEngine {
                 .map_or(0, |gate| gate.0.waiting() as u64),
             arrivals: parts.context.arrivals.len() as u64,
             notifications: self.shared.notifier.queue().len() as u64,
-            links: links.map(|link| (link.name(), link.gauges())).collect(),
+            links: links
+                .map(|(_, link)| (link.name(), link.gauges()))
+                .collect(),
         }
     }
 
@@ -258,7 +273,8 @@ impl TransferEngine for TentEngine {
             let table = &shared.parts.context.buffers;
             let local = table.prepare(memory, options.permission, options.location);
             let mut declined = Vec::new();
-            for (place, link) in shared.parts.links.iter().enumerate() {
+            for (place, link) in shared.parts.links.taking() {
+                local.ask(place);
                 match link.add_memory_buffer(&local).await {
                     Ok(Attachment::Attached) => local.attach(place),
                     Ok(Attachment::Declined(why)) => {
@@ -279,6 +295,12 @@ impl TransferEngine for TentEngine {
             // Peers find it from here on (law 8).
             table.publish(&local);
             shared.tally.registered.one();
+            // Those that came just now did not see it.
+            for (place, _) in shared.parts.links.taking() {
+                if local.is_unasked(place) {
+                    shared.give(&local, place).await;
+                }
+            }
             shared.changed(&local);
             let registrar: Weak<dyn Registrar> = Weak::<Shared>::clone(&shared.me);
             Ok(Buffer::new(local, registrar))
@@ -372,7 +394,7 @@ impl TransferEngine for TentEngine {
             let mut fenced = Ok(());
             for peer in fences.met(segment.incarnation()) {
                 let mut proven = Ok(());
-                for link in &self.shared.parts.links {
+                for (_, link) in self.shared.parts.links.installed() {
                     let left = end.saturating_duration_since(Instant::now());
                     proven = proven.and(link.fence(peer, left).await);
                 }
@@ -465,7 +487,8 @@ impl TransferEngine for TentEngine {
                 gate.0.close();
             }
             let mut first = Ok(());
-            for link in &parts.links {
+            parts.links.close();
+            for (_, link) in parts.links.installed() {
                 let left = end.saturating_duration_since(Instant::now());
                 first = first.and(link.uninstall(left).await);
             }
@@ -495,7 +518,7 @@ impl Opening<'_> {
 impl Shared {
     /// The segment of this name, if a link provides it.
     fn opening<'a>(&'a self, name: &'a str) -> Option<Opening<'a>> {
-        let mut links = self.parts.links.iter().enumerate();
+        let mut links = self.parts.links.installed();
         links.find_map(|(link, transport)| {
             let opened = transport.open(name)?;
             Some(Opening { link, opened })
@@ -504,9 +527,27 @@ impl Shared {
 
     /// The links that carry a buffer.
     fn carrying(&self, buffer: &LocalBuffer) -> impl Iterator<Item = &Arc<dyn Transport>> {
-        let held = buffer.links();
-        let links = self.parts.links.iter().enumerate();
-        links.filter_map(move |(place, link)| (held >> place & 1 == 1).then_some(link))
+        let links = self.parts.links.among(buffer.links());
+        links.map(|(_, link)| link)
+    }
+
+    /// Tells everybody of all links and all that they carry.
+    pub(super) fn describe_anew(&self) {
+        self.own.renew(|version| {
+            let parts = &self.parts;
+            let all = parts.context.buffers.all();
+            let offered = all
+                .iter()
+                .filter(|buffer| buffer.permission() != Permission::Local);
+            SegmentDescriptor::new(
+                parts.name.clone(),
+                parts.context.incarnation,
+                version,
+                parts.machine.clone(),
+                endpoints(&parts.links),
+                offered.map(|buffer| self.describe(buffer)).collect(),
+            )
+        });
     }
 
     /// A buffer has come, changed or gone. Peers do not know of local ones.
@@ -571,10 +612,10 @@ impl Describe for Shared {
     }
 }
 
-fn endpoints(links: &[Arc<dyn Transport>]) -> Vec<(String, String)> {
+fn endpoints(links: &Links) -> Vec<(String, String)> {
     links
-        .iter()
-        .filter_map(|link| Some((link.name().to_owned(), link.endpoint()?)))
+        .installed()
+        .filter_map(|(_, link)| Some((link.name().to_owned(), link.endpoint()?)))
         .collect()
 }
 

@@ -80,6 +80,7 @@ impl<M: Medium> HostLink<M> {
             target_applies: true,
             same_host: true,
             sources: true,
+            receipts: true,
             ..Capabilities::read_write()
         }
     }
@@ -89,9 +90,12 @@ impl<M: Medium> HostLink<M> {
             let system = |what: &str| Error::system(format!("{}: {what}", M::NAME));
             let place = Place::ours().ok_or_else(|| error::<M>("this machine has no identity"))?;
             let marks = engine.buffers.marks().map_err(system("marks"))?;
+            // What cannot stop by itself comes last.
+            let keeper = Arc::new(Keeper::new().map_err(system("events"))?);
             let server = Server::start::<M>(
                 engine.incarnation,
                 Arc::clone(&engine.buffers),
+                Arc::clone(&engine.arrivals),
                 marks,
                 self.config.clone(),
             )?;
@@ -105,7 +109,7 @@ impl<M: Medium> HostLink<M> {
                 sessions: ArcSwap::default(),
                 adding: Mutex::new(()),
                 stopped: AtomicBool::new(false),
-                keeper: Arc::new(Keeper::new().map_err(system("events"))?),
+                keeper,
             });
             let installed = Installed { inner, server };
             let inner = &installed.inner;

@@ -17,6 +17,7 @@ use rustix::{
     event::PollFlags,
     net::{Shutdown, shutdown},
 };
+use smallvec::SmallVec;
 
 use super::{
     HostConfig, Lent, Medium, Process,
@@ -24,15 +25,15 @@ use super::{
     process::credentials,
     socket,
     sources::Sources,
-    wire::{self, Answer, Message, Purpose, Request, Status, TOGETHER, Write},
+    wire::{self, Answer, Message, Purpose, Receipt, Request, Status, TOGETHER, Write},
 };
 use crate::{
     error::{Error, Result},
     identity::{Generation, Incarnation, RegistrationId},
-    memory::{Access, BufferTable, MarkPage, MarkRef},
+    memory::{Access, BufferTable, LocalSlice, MarkPage, MarkRef},
     platform::after,
     spin::Spin,
-    transport::LinkGauges,
+    transport::{Arrival, ArrivalBook, LinkGauges},
 };
 
 /// How long a hello may take.
@@ -55,6 +56,7 @@ pub(super) struct Server {
 struct Shared {
     incarnation: Incarnation,
     buffers: Arc<BufferTable>,
+    arrivals: Arc<ArrivalBook>,
     marks: Arc<MarkPage>,
     config: HostConfig,
     listener: Arc<OwnedFd>,
@@ -75,6 +77,7 @@ impl Server {
     pub(super) fn start<M: Medium>(
         incarnation: Incarnation,
         buffers: Arc<BufferTable>,
+        arrivals: Arc<ArrivalBook>,
         marks: Arc<MarkPage>,
         config: HostConfig,
     ) -> Result<Self> {
@@ -83,6 +86,7 @@ impl Server {
         let shared = Arc::new(Shared {
             incarnation,
             buffers,
+            arrivals,
             marks,
             config,
             listener: Arc::new(listener.map_err(Error::system(what()))?),
@@ -221,7 +225,9 @@ impl Shared {
         let mut hello = [0; wire::BYTES];
         let (length, _) = socket::receive_until(socket, &mut hello, after(HELLO))?;
         let Ok(Request::Hello {
-            purpose, target, ..
+            purpose,
+            initiator,
+            target,
         }) = Request::decode(&hello[..length])
         else {
             return Err(nonsense());
@@ -237,7 +243,7 @@ impl Shared {
             }
             Purpose::Write => {
                 socket::send(socket, &welcome, None)?;
-                self.write::<M>(socket, &peer)
+                self.write::<M>(socket, &peer, initiator)
             }
         }
     }
@@ -287,7 +293,12 @@ impl Shared {
         socket::send(socket, &answer.encode(), file)
     }
 
-    fn write<M: Medium>(&self, socket: &OwnedFd, peer: &Process) -> io::Result<()> {
+    fn write<M: Medium>(
+        &self,
+        socket: &OwnedFd,
+        peer: &Process,
+        initiator: Incarnation,
+    ) -> io::Result<()> {
         let mut sources = Sources::<M>::new();
         let mut packet = [0; wire::BYTES * TOGETHER];
         let mut answers = Vec::with_capacity(packet.len());
@@ -301,8 +312,9 @@ impl Shared {
                 return Err(nonsense());
             }
             let mut file = file;
-            for message in messages {
-                match Request::decode(message) {
+            let mut messages = messages.iter();
+            while let Some(message) = messages.next() {
+                let (write, length, status) = match Request::decode(message) {
                     Ok(Request::Offer {
                         source,
                         length,
@@ -310,19 +322,31 @@ impl Shared {
                     }) => {
                         let lent = Lent { length, address };
                         sources.offer(source, lent, file.take(), peer);
+                        continue;
                     }
-                    Ok(Request::Forget { source }) => sources.forget(source),
+                    Ok(Request::Forget { source }) => {
+                        sources.forget(source);
+                        continue;
+                    }
                     Ok(Request::Write(write)) => {
-                        let status = self.apply(&write, &sources, peer);
-                        let tag = write.tag;
-                        answers.extend_from_slice(&Answer::Wrote { tag, status }.encode());
-                        // Who waits for a large one is not kept waiting for the others.
-                        if write.length >= self.config.inline_bytes {
-                            answer(socket, &answers)?;
-                            answers.clear();
-                        }
+                        let status = self.apply(std::slice::from_ref(&write), &sources, peer);
+                        (write, write.length, status.err().unwrap_or(Status::Done))
+                    }
+                    Ok(Request::Receipt(receipt)) => {
+                        let pieces = messages.by_ref().take(receipt.pieces as usize);
+                        let pieces = pieces.map(|piece| Request::decode(piece));
+                        let (pieces, length) = together(receipt, pieces).ok_or_else(nonsense)?;
+                        let told = self.apply_told(receipt, &pieces, initiator, &sources, peer);
+                        (pieces[0], length, told.err().unwrap_or(Status::Done))
                     }
                     _ => return Err(nonsense()),
+                };
+                let tag = write.tag;
+                answers.extend_from_slice(&Answer::Wrote { tag, status }.encode());
+                // Who waits for a large one is not kept waiting for the others.
+                if length >= self.config.inline_bytes {
+                    answer(socket, &answers)?;
+                    answers.clear();
                 }
             }
             if !answers.is_empty() {
@@ -332,31 +356,100 @@ impl Shared {
         }
     }
 
-    fn apply<M: Medium>(&self, write: &Write, sources: &Sources<M>, peer: &Process) -> Status {
+    /// Fetches what follows each other at its place.
+    fn apply<M: Medium>(
+        &self,
+        pieces: &[Write],
+        sources: &Sources<M>,
+        peer: &Process,
+    ) -> Result<(), Status> {
+        let destination = self.admit_write(pieces)?;
+        self.fetch(pieces, &destination, sources, peer)
+    }
+
+    /// As [`apply`](Self::apply), and does what the receipt asks once all of it is at its place.
+    fn apply_told<M: Medium>(
+        &self,
+        receipt: Receipt,
+        pieces: &[Write],
+        initiator: Incarnation,
+        sources: &Sources<M>,
+        peer: &Process,
+    ) -> Result<(), Status> {
+        let destination = self.admit_write(pieces)?;
+        for piece in pieces {
+            sources.check(piece)?;
+        }
+        // Before a byte is applied: later there must be room.
+        let seat = match receipt.op_id {
+            Some(op_id) => {
+                let seat = self.arrivals.reserve().ok_or(Status::NoRoom)?;
+                Some((seat, op_id))
+            }
+            None => None,
+        };
+        self.fetch(pieces, &destination, sources, peer)?;
+        let found = receipt.checksum.map(|_| destination.checksum(0));
+        if found != receipt.checksum {
+            return Err(Status::Corrupted);
+        }
+        if let Some((seat, op_id)) = seat {
+            seat.report(Arrival {
+                checksum: found,
+                ..Arrival::new(initiator, op_id, destination.len())
+            });
+        }
+        Ok(())
+    }
+
+    /// The place of all pieces.
+    fn admit_write(&self, pieces: &[Write]) -> Result<LocalSlice, Status> {
+        let first = &pieces[0];
+        if self.stopped.load(Ordering::Acquire) {
+            return Err(Status::Stopping);
+        }
+        if is_late(first) {
+            return Err(Status::Late);
+        }
+        let mut lengths = pieces.iter().map(|piece| piece.length);
+        let end = lengths.try_fold(first.offset, u64::checked_add);
+        let end = end.ok_or(Status::OutOfBounds)?;
+        let (registration, generation) = (first.registration, first.generation);
+        let range = first.offset..end;
+        let admitted = self
+            .buffers
+            .admit(registration, generation, range, Access::Write);
+        Ok(admitted?)
+    }
+
+    fn fetch<M: Medium>(
+        &self,
+        pieces: &[Write],
+        destination: &LocalSlice,
+        sources: &Sources<M>,
+        peer: &Process,
+    ) -> Result<(), Status> {
+        let _moving = InFlight::begin(&self.bytes_in_flight, destination.len());
         let stopped = || self.stopped.load(Ordering::Acquire);
-        let late = || write.deadline != 0 && socket::now() >= write.deadline;
-        if stopped() {
-            return Status::Stopping;
+        let chunk = self.config.chunk_bytes;
+        let mut at = 0;
+        for piece in pieces {
+            let goes_on = || !stopped() && !is_late(piece) && peer.is_alive();
+            // The bytes of the pieces before it are at their place.
+            if at > 0 && !goes_on() {
+                return Err(Status::Interrupted);
+            }
+            let end = at + piece.length;
+            let status = match pieces {
+                [_] => sources.fetch(piece, destination, peer, chunk, goes_on),
+                _ => sources.fetch(piece, &destination.part(at..end), peer, chunk, goes_on),
+            };
+            if status != Status::Done {
+                return Err(status);
+            }
+            at = end;
         }
-        if late() {
-            return Status::Late;
-        }
-        let Some(end) = write.offset.checked_add(write.length) else {
-            return Status::OutOfBounds;
-        };
-        let admitted = self.buffers.admit(
-            write.registration,
-            write.generation,
-            write.offset..end,
-            Access::Write,
-        );
-        let destination = match admitted {
-            Ok(destination) => destination,
-            Err(refusal) => return refusal.into(),
-        };
-        let _moving = InFlight::begin(&self.bytes_in_flight, write.length);
-        let goes_on = || !stopped() && !late() && peer.is_alive();
-        sources.fetch(write, &destination, peer, self.config.chunk_bytes, goes_on)
+        Ok(())
     }
 
     /// The next packet; `None`: the session is over.
@@ -383,6 +476,36 @@ impl Shared {
         let over = length == 0 || self.stopped.load(Ordering::Acquire);
         Ok((!over).then_some((length, file)))
     }
+}
+
+fn is_late(write: &Write) -> bool {
+    write.deadline != 0 && socket::now() >= write.deadline
+}
+
+/// The pieces of a write with a receipt, and their length; `None`: they are not what it says.
+fn together(
+    receipt: Receipt,
+    pieces: impl Iterator<Item = Result<Request, wire::Nonsense>>,
+) -> Option<(SmallVec<[Write; 1]>, u64)> {
+    let mut together = SmallVec::<[Write; 1]>::new();
+    let mut length = 0_u64;
+    for piece in pieces {
+        let Ok(Request::Write(piece)) = piece else {
+            return None;
+        };
+        if let Some(first) = together.first() {
+            let follows = piece.registration == first.registration
+                && piece.generation == first.generation
+                && first.offset.checked_add(length) == Some(piece.offset)
+                && piece.deadline == first.deadline;
+            if !follows {
+                return None;
+            }
+        }
+        length = length.checked_add(piece.length)?;
+        together.push(piece);
+    }
+    (together.len() as u64 == receipt.pieces).then_some((together, length))
 }
 
 /// Sends an answer. A peer that takes no answers has them waiting in its own socket.
@@ -431,5 +554,74 @@ impl Drop for OpenSession {
     fn drop(&mut self) {
         self.shared.sessions.lock().open.remove(&self.number);
         self.shared.ended.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(offset: u64, length: u64) -> Write {
+        Write {
+            tag: 0,
+            source: RegistrationId(1),
+            from: 0,
+            length,
+            registration: RegistrationId(2),
+            generation: Generation(3),
+            offset,
+            deadline: 4,
+        }
+    }
+
+    #[test]
+    fn law_04_pieces_that_are_not_what_their_receipt_says_are_nonsense() {
+        let length = |said: u64, pieces: &[Write]| {
+            let receipt = Receipt {
+                op_id: Some(1),
+                checksum: None,
+                pieces: said,
+            };
+            let pieces = pieces.iter().map(|piece| Ok(Request::Write(*piece)));
+            together(receipt, pieces).map(|(_, length)| length)
+        };
+        let (first, second) = (piece(10, 5), piece(15, 7));
+        assert_eq!(length(2, &[first, second]), Some(12));
+        assert_eq!(length(1, &[first]), Some(5));
+        for (said, pieces) in [
+            (2, vec![first]),
+            (2, vec![second, first]),
+            (2, vec![first, piece(16, 7)]),
+            (2, vec![piece(0, u64::MAX), piece(u64::MAX, u64::MAX)]),
+            (
+                2,
+                vec![
+                    first,
+                    Write {
+                        generation: Generation(4),
+                        ..second
+                    },
+                ],
+            ),
+            (
+                2,
+                vec![
+                    first,
+                    Write {
+                        deadline: 0,
+                        ..second
+                    },
+                ],
+            ),
+        ] {
+            assert_eq!(length(said, &pieces), None, "{said} {pieces:?}");
+        }
+        let receipt = Receipt {
+            op_id: None,
+            checksum: Some(1),
+            pieces: 1,
+        };
+        assert_eq!(together(receipt, [Ok(Request::Admit)].into_iter()), None);
+        assert_eq!(together(receipt, [Err(wire::Nonsense)].into_iter()), None);
     }
 }

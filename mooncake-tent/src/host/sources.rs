@@ -58,6 +58,20 @@ impl<M: Medium> Sources<M> {
         self.0.remove(&source);
     }
 
+    /// Whether what `write` reads from is there.
+    pub(super) fn check(&self, write: &Write) -> Result<(), Status> {
+        self.find(write).map(|_| ())
+    }
+
+    fn find(&self, write: &Write) -> Result<&Source<M>, Status> {
+        let source = self.0.get(&write.source).ok_or(Status::UnknownSource)?;
+        let end = write.from.checked_add(write.length);
+        match end.is_none_or(|end| end > source.length) {
+            true => Err(Status::OutOfBounds),
+            false => Ok(source),
+        }
+    }
+
     /// Copies what `write` asks for into `destination`, in pieces between which `goes_on` is asked.
     pub(super) fn fetch(
         &self,
@@ -67,13 +81,10 @@ impl<M: Medium> Sources<M> {
         chunk: u64,
         goes_on: impl Fn() -> bool,
     ) -> Status {
-        let Some(source) = self.0.get(&write.source) else {
-            return Status::UnknownSource;
+        let source = match self.find(write) {
+            Ok(source) => source,
+            Err(status) => return status,
         };
-        let end = write.from.checked_add(write.length);
-        if end.is_none_or(|end| end > source.length) {
-            return Status::OutOfBounds;
-        }
         let chunk = chunk.max(1);
         let mut done = 0;
         while done < write.length {

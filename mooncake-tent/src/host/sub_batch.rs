@@ -13,12 +13,14 @@ use super::{
     link::Inner,
     session::Session,
     socket::on_clock,
-    wire::Write,
+    wire::{PIECES, Receipt, Write},
     work::{Read, Work},
-    writes::Posted,
+    writes::{Posted, Told},
 };
 use crate::{
     error::{Reason, Result, Stage, TransferError},
+    identity::{Generation, RegistrationId},
+    memory::{LocalSlice, checksum},
     transport::{Op, Outcome, Posting, SubBatch, TaskRef},
 };
 
@@ -67,6 +69,9 @@ impl<M: Medium> HostSubBatch<M> {
     }
 
     fn write(&self, task: TaskRef, session: &Arc<Session<M>>, spec: Posting) {
+        if !spec.receipt.is_none() {
+            return self.write_told(task, session, spec);
+        }
         let slices = spec.local.len();
         if slices > 1 {
             let slices = u32::try_from(slices).unwrap_or(u32::MAX);
@@ -76,31 +81,82 @@ impl<M: Medium> HostSubBatch<M> {
         let mut offset = spec.offset;
         let deadline = on_clock(spec.deadline);
         for local in spec.local {
-            let write = Write {
-                tag: 0,
-                source: local.buffer().id(),
-                from: local.offset(),
-                length: local.len(),
-                registration: spec.registration,
-                generation: spec.generation,
-                offset,
-                deadline,
-            };
+            let place = (spec.registration, spec.generation, offset);
+            let write = write_from(&local, place, deadline);
             offset += local.len();
             session.writes.post(Posted {
                 task,
                 write,
                 local,
+                told: None,
                 deadline: spec.deadline,
                 ended: false,
                 offered_again: false,
                 fences: 0,
             });
         }
+        self.writes_to(session);
+    }
+
+    fn writes_to(&self, session: &Arc<Session<M>>) {
         let mut writing = self.writing.lock();
         if !writing.iter().any(|known| Arc::ptr_eq(known, session)) {
             writing.push(Arc::clone(session));
         }
+    }
+
+    /// Posts all slices as one, since the target does as the receipt says once all of them are there.
+    fn write_told(&self, task: TaskRef, session: &Arc<Session<M>>, spec: Posting) {
+        let pieces = spec.local.len();
+        if pieces > PIECES {
+            let why = format!("a write with a receipt has {PIECES} pieces at most, not {pieces}");
+            let reason = Reason::Unreachable(why.into());
+            let error = TransferError::unstarted(reason, Stage::Post, Some(spec.peer));
+            return self.link.tasks().finish(task, Outcome::Failed(error), true);
+        }
+        let checksum = spec.receipt.checksum.then(|| checksum(&spec.local, 0));
+        let receipt = Receipt {
+            op_id: spec.receipt.op_id,
+            checksum,
+            pieces: pieces as u64,
+        };
+        let (mut offset, deadline) = (spec.offset, on_clock(spec.deadline));
+        let mut all = spec.local.into_iter().map(|local| {
+            let place = (spec.registration, spec.generation, offset);
+            offset += local.len();
+            (write_from(&local, place, deadline), local)
+        });
+        let (write, local) = all.next().expect("a task has a local side");
+        let more = all.collect();
+        session.writes.post(Posted {
+            task,
+            write,
+            local,
+            told: Some(Box::new(Told { receipt, more })),
+            deadline: spec.deadline,
+            ended: false,
+            offered_again: false,
+            fences: 0,
+        });
+        self.writes_to(session);
+    }
+}
+
+/// What a peer is asked to fetch from `local` to this place.
+fn write_from(
+    local: &LocalSlice,
+    (registration, generation, offset): (RegistrationId, Generation, u64),
+    deadline: u64,
+) -> Write {
+    Write {
+        tag: 0,
+        source: local.buffer().id(),
+        from: local.offset(),
+        length: local.len(),
+        registration,
+        generation,
+        offset,
+        deadline,
     }
 }
 

@@ -12,7 +12,18 @@
 //! | 48 | offset in the registration, or address of the source | |
 //! | 56 | deadline on the host's monotonic clock in ns, 0 for none | |
 //!
-//! A packet of a session in which writes are asked for holds up to [`TOGETHER`] of them.
+//! A packet of a session in which writes are asked for holds up to [`TOGETHER`] of them. A write of
+//! which the target's engine shall learn, or whose bytes are compared, is a receipt and, behind it in
+//! the same packet, all that it consists of: pieces that follow each other at the target. It has one
+//! answer, under the tag of its first piece.
+//!
+//! | at | receipt |
+//! |---|---|
+//! | 0 | kind |
+//! | 4 | checksum of all bytes, CRC32C |
+//! | 8 | op id |
+//! | 16 | bit 0: there is an op id; bit 1: there is a checksum; no other is set |
+//! | 24 | pieces, 1 at least |
 
 use crate::{
     error::Reason,
@@ -25,7 +36,7 @@ pub(super) const BYTES: usize = 64;
 /// Messages in one packet.
 pub(super) const TOGETHER: usize = 32;
 /// Of this page.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 pub(super) type Message = [u8; BYTES];
 
@@ -61,9 +72,24 @@ pub(super) enum Request {
     },
     /// No more writes come from there.
     Forget { source: RegistrationId },
+    /// What follows belongs together, and this is asked of it.
+    Receipt(Receipt),
     /// Fetch this.
     Write(Write),
 }
+
+/// What is asked of a write beside applying it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Receipt {
+    pub(super) op_id: Option<u64>,
+    /// CRC32C of all bytes.
+    pub(super) checksum: Option<u32>,
+    /// In how many messages the write follows.
+    pub(super) pieces: u64,
+}
+
+/// A write with a receipt has no more pieces.
+pub(super) const PIECES: usize = TOGETHER - 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Write {
@@ -118,9 +144,13 @@ pub(super) enum Status {
     Unreadable,
     /// The target is shutting down. Nothing was touched.
     Stopping,
+    /// Nothing was touched: there is no room to note that it arrived.
+    NoRoom,
+    /// All bytes were fetched and are not those that were sent.
+    Corrupted,
 }
 
-const STATUSES: [Status; 12] = [
+const STATUSES: [Status; 14] = [
     Status::Done,
     Status::OutOfBounds,
     Status::Permission,
@@ -133,6 +163,8 @@ const STATUSES: [Status; 12] = [
     Status::Interrupted,
     Status::Unreadable,
     Status::Stopping,
+    Status::NoRoom,
+    Status::Corrupted,
 ];
 
 impl From<Refusal> for Status {
@@ -160,13 +192,18 @@ impl Status {
             Self::OtherIncarnation => Reason::OtherIncarnation,
             Self::Full => Reason::Unreachable("it has all the sessions that it takes".into()),
             Self::Late | Self::Interrupted => Reason::TimedOut,
+            Self::NoRoom => Reason::ArrivalsFull,
+            Self::Corrupted => Reason::Corrupted,
             Self::Unreadable => Reason::Broken("the peer cannot read our memory".into()),
         })
     }
 
     /// The target's memory is as it was.
     pub(super) fn is_untouched(self) -> bool {
-        !matches!(self, Self::Done | Self::Interrupted | Self::Unreadable)
+        !matches!(
+            self,
+            Self::Done | Self::Interrupted | Self::Unreadable | Self::Corrupted
+        )
     }
 
     fn code(self) -> u32 {
@@ -196,6 +233,7 @@ mod kind {
     pub(super) const LENT: u32 = 9;
     pub(super) const ADMITTED: u32 = 10;
     pub(super) const WROTE: u32 = 11;
+    pub(super) const RECEIPT: u32 = 12;
 }
 
 impl Request {
@@ -223,6 +261,16 @@ impl Request {
                 address,
             } => message(kind::OFFER, 0, [0, source.0, 0, length, 0, address]),
             Self::Forget { source } => message(kind::FORGET, 0, [0, source.0]),
+            Self::Receipt(receipt) => {
+                let told = u64::from(receipt.op_id.is_some());
+                let checked = u64::from(receipt.checksum.is_some());
+                let fields = [
+                    receipt.op_id.unwrap_or_default(),
+                    told | checked << 1,
+                    receipt.pieces,
+                ];
+                message(kind::RECEIPT, receipt.checksum.unwrap_or_default(), fields)
+            }
             Self::Write(write) => {
                 let fields = [
                     write.tag,
@@ -267,6 +315,17 @@ impl Request {
             kind::FORGET => Ok(Self::Forget {
                 source: RegistrationId(fields[1]),
             }),
+            kind::RECEIPT => {
+                let (op_id, flags, pieces) = (fields[0], fields[1], fields[2]);
+                if flags > 3 || pieces == 0 || pieces > PIECES as u64 {
+                    return Err(Nonsense);
+                }
+                Ok(Self::Receipt(Receipt {
+                    op_id: (flags & 1 == 1).then_some(op_id),
+                    checksum: (flags & 2 == 2).then_some(number),
+                    pieces,
+                }))
+            }
             kind::WRITE => Ok(Self::Write(Write {
                 tag: fields[0],
                 source: RegistrationId(fields[1]),
@@ -382,6 +441,21 @@ mod tests {
             Request::Forget {
                 source: RegistrationId(6),
             },
+            Request::Receipt(Receipt {
+                op_id: Some(0),
+                checksum: None,
+                pieces: 1,
+            }),
+            Request::Receipt(Receipt {
+                op_id: None,
+                checksum: Some(0),
+                pieces: PIECES as u64,
+            }),
+            Request::Receipt(Receipt {
+                op_id: Some(u64::MAX),
+                checksum: Some(u32::MAX),
+                pieces: 2,
+            }),
             Request::Write(Write {
                 tag: 1,
                 source: RegistrationId(2),

@@ -71,6 +71,14 @@ struct Ending {
     posted: VecDeque<Posted>,
 }
 
+/// The rest of a write with a receipt, which has all slices of its task in one.
+#[derive(Debug)]
+pub(super) struct Told {
+    pub(super) receipt: wire::Receipt,
+    /// Those behind the first.
+    pub(super) more: Vec<(Write, LocalSlice)>,
+}
+
 /// A slice of a task.
 #[derive(Debug)]
 pub(super) struct Posted {
@@ -78,12 +86,46 @@ pub(super) struct Posted {
     pub(super) write: Write,
     /// Leased until the answer: the peer reads from it.
     pub(super) local: LocalSlice,
+    /// What belongs to it, if the target is asked for more than to apply it.
+    pub(super) told: Option<Box<Told>>,
     pub(super) deadline: Option<Instant>,
     /// Its task was told of its end, but not that it is quiet.
     pub(super) ended: bool,
     pub(super) offered_again: bool,
     /// How many fences there were when it was posted.
     pub(super) fences: u64,
+}
+
+impl Posted {
+    /// All that it consists of.
+    fn pieces(&self) -> impl Iterator<Item = (&Write, &LocalSlice)> {
+        let more = self.told.iter().flat_map(|told| &told.more);
+        let more = more.map(|(write, local)| (write, local));
+        std::iter::once((&self.write, &self.local)).chain(more)
+    }
+
+    fn length(&self) -> u64 {
+        self.pieces().map(|(write, _)| write.length).sum()
+    }
+
+    /// So many messages.
+    fn messages(&self) -> usize {
+        match &self.told {
+            None => 1,
+            Some(told) => 2 + told.more.len(),
+        }
+    }
+
+    fn encode(&self, packet: &mut [Message]) {
+        let receipt = self
+            .told
+            .as_ref()
+            .map(|told| Request::Receipt(told.receipt));
+        let writes = self.pieces().map(|(write, _)| Request::Write(*write));
+        for (message, request) in packet.iter_mut().zip(receipt.into_iter().chain(writes)) {
+            *message = request.encode();
+        }
+    }
 }
 
 impl<M: Medium> Writes<M> {
@@ -140,19 +182,25 @@ impl<M: Medium> Writes<M> {
             let socket = Arc::clone(sender.socket.as_ref().expect("it is connected"));
             let room = (window - sender.sent.len()).min(TOGETHER);
             let mut packet = [[0; wire::BYTES]; TOGETHER];
-            let mut count = 0;
+            let (mut count, mut filled) = (0, 0);
             for posted in sender.waiting.iter_mut().take(room) {
-                if !sender.offered.contains(&posted.write.source) {
+                let unknown = |(write, _): (&Write, _)| !sender.offered.contains(&write.source);
+                let end = filled + posted.messages();
+                if end > TOGETHER || posted.pieces().any(unknown) {
                     break;
                 }
                 posted.write.tag = sender.next_tag + count as u64;
-                packet[count] = Request::Write(posted.write).encode();
-                count += 1;
+                posted.encode(&mut packet[filled..end]);
+                (count, filled) = (count + 1, end);
             }
             if count == 0 {
                 let first = sender.waiting.front().expect("it is not empty");
-                let source = first.write.source;
-                match offer::<M>(&socket, first) {
+                let unknown = first
+                    .pieces()
+                    .find(|(write, _)| !sender.offered.contains(&write.source));
+                let (write, local) = unknown.expect("one of it is not offered");
+                let (source, offered) = (write.source, offer::<M>(&socket, local));
+                match offered {
                     Ok(true) => {
                         sender.offered.insert(source);
                     }
@@ -169,7 +217,7 @@ impl<M: Medium> Writes<M> {
                 }
                 continue;
             }
-            if !sent(&socket, packet[..count].as_flattened(), None)? {
+            if !sent(&socket, packet[..filled].as_flattened(), None)? {
                 return Ok(());
             }
             sender.next_tag += count as u64;
@@ -303,7 +351,9 @@ impl<M: Medium> Writes<M> {
                 let mut posted = sender.sent.pop_front().expect("it is expected");
                 let again = !posted.offered_again && !posted.ended && !sender.stopped;
                 if status == Status::UnknownSource && again && posted.fences == sender.fences {
-                    sender.offered.remove(&posted.write.source);
+                    for (write, _) in posted.pieces() {
+                        sender.offered.remove(&write.source);
+                    }
                     posted.offered_again = true;
                     sender.waiting.push_front(posted);
                 } else {
@@ -318,7 +368,7 @@ impl<M: Medium> Writes<M> {
     fn finish(&self, posted: Posted, status: Status) {
         let end = match status.reason() {
             None => Outcome::Completed {
-                bytes: posted.write.length,
+                bytes: posted.length(),
             },
             Some(reason) => {
                 let late = reason == Reason::TimedOut;
@@ -561,8 +611,8 @@ fn unwelcome() -> Reason {
 }
 
 /// Offers the memory that a write comes from; `false`: not now.
-fn offer<M: Medium>(socket: &OwnedFd, posted: &Posted) -> Result<bool, Reason> {
-    let buffer = posted.local.buffer();
+fn offer<M: Medium>(socket: &OwnedFd, local: &LocalSlice) -> Result<bool, Reason> {
+    let buffer = local.buffer();
     let memory = buffer.memory();
     let offer = Request::Offer {
         source: buffer.id(),

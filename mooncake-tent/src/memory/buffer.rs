@@ -44,6 +44,8 @@ pub struct LocalBuffer {
     quiet: Notify,
     /// A bit for the place of each link of the engine that carries it.
     links: AtomicU64,
+    /// The same for those that were asked to.
+    asked: AtomicU64,
 }
 
 /// What peers of this host look at, and the generation that it was last opened for.
@@ -75,6 +77,7 @@ impl LocalBuffer {
             #[cfg(feature = "host")]
             mark: None,
             links: AtomicU64::new(0),
+            asked: AtomicU64::new(0),
         }
     }
 
@@ -131,6 +134,16 @@ impl LocalBuffer {
     /// It lies in plain memory of the host.
     pub(crate) fn is_plain(&self) -> bool {
         self.plain
+    }
+
+    /// Whoever gets `true` is the one to ask the link at this place whether it carries it.
+    pub(crate) fn ask(&self, link: usize) -> bool {
+        self.asked.fetch_or(1 << link, Ordering::AcqRel) >> link & 1 == 0
+    }
+
+    /// Nobody has asked the link at this place.
+    pub(crate) fn is_unasked(&self, link: usize) -> bool {
+        self.asked.load(Ordering::Acquire) >> link & 1 == 0
     }
 
     /// The link at this place of the engine's list carries it.

@@ -153,6 +153,17 @@ impl BufferTable {
         shard.store(Arc::new(buffers));
     }
 
+    /// All that are registered at this moment. Whoever registers one afterwards sees what happened
+    /// before.
+    pub(crate) fn all(&self) -> Vec<Arc<LocalBuffer>> {
+        let _writer = self.next.lock();
+        let shards = self.shards.iter();
+        let buffers = shards.map(|shard| shard.load_full());
+        buffers
+            .flat_map(|buffers| buffers.values().cloned().collect::<Vec<_>>())
+            .collect()
+    }
+
     pub(crate) fn remove(&self, id: RegistrationId) {
         let _writer = self.next.lock();
         let shard = self.shard(id);

@@ -66,6 +66,16 @@ impl OwnSegment {
         self.versions.send_replace(book.now.version());
     }
 
+    /// Everything may have changed: `look` says what there is, as the version that it is told.
+    pub(crate) fn renew(&self, look: impl FnOnce(u64) -> SegmentDescriptor) {
+        let mut book = self.book.lock();
+        book.now = look(book.now.version() + 1);
+        // No change of a buffer leads there, so that everybody is told all of it.
+        book.lately.clear();
+        self.segment.learn(book.now.clone());
+        self.versions.send_replace(book.now.version());
+    }
+
     /// What somebody lacks who knows this version of this incarnation; `None`: nothing.
     pub(crate) fn since(&self, incarnation: u64, version: u64) -> Option<wire::GetSegmentResponse> {
         let book = self.book.lock();
@@ -158,6 +168,26 @@ mod tests {
             let whole = answer.segment.expect("no delta leads from there");
             assert_eq!((whole.buffers.len(), answer.delta), (99, None));
         }
+    }
+
+    #[test]
+    fn whoever_knew_it_before_it_was_renewed_is_told_everything() {
+        let own = own();
+        for id in 1..=3 {
+            add(&own, id);
+        }
+        let before = own.segment().descriptor();
+        own.renew(|version| {
+            let endpoints = vec![("late".to_owned(), "there".to_owned())];
+            let (name, life) = (before.name().to_owned(), before.incarnation());
+            let buffers = before.buffers().cloned().collect();
+            SegmentDescriptor::new(name, life, version, String::new(), endpoints, buffers)
+        });
+        assert_eq!(*own.versions().borrow(), 4);
+        assert_eq!(own.since(LIFE, 3).unwrap().segment.unwrap().links.len(), 1);
+        add(&own, 4);
+        assert!(own.since(LIFE, 3).unwrap().segment.is_some());
+        assert!(own.since(LIFE, 4).unwrap().delta.is_some());
     }
 
     #[test]

@@ -132,6 +132,8 @@ pub struct LinkFacts<'a> {
     /// Pairs of kinds that it joins, here and there. `*` in one stands for any number of letters,
     /// and `file` is a file segment.
     pub joins: &'a [(&'a str, &'a str)],
+    /// Why the engine does not have it, though it should if possible; `None`: it does.
+    pub absent: Option<&'a str>,
     /// It works within one machine only.
     pub same_machine_only: bool,
     /// It can reach the owner of the segment.
@@ -155,6 +157,7 @@ impl<'a> LinkFacts<'a> {
             name,
             capabilities,
             joins: &[(HOST, HOST)],
+            absent: None,
             same_machine_only: false,
             reaches: true,
             accepts: true,

@@ -178,6 +178,13 @@ impl Policy {
         transports.iter().position(|listed| means(listed, link))
     }
 
+    /// Those of its `transports` that are none of `links`.
+    pub(crate) fn missing<'a>(&self, links: impl Iterator<Item = &'a str> + Clone) -> Vec<&str> {
+        let listed = self.transports.iter().flatten().map(|name| &**name);
+        let missing = listed.filter(|name| !links.clone().any(|link| means(name, link)));
+        missing.collect()
+    }
+
     /// Its `transports` decide, not what was measured.
     pub(super) fn is_ordered(&self) -> bool {
         self.transports.is_some() && self.order != Some(Order::Cost)

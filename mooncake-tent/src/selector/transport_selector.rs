@@ -171,6 +171,10 @@ impl TransportSelector {
             let wanted = hint.link().to_owned();
             return Err(Exclusion::NotHinted { wanted });
         }
+        if let Some(why) = link.absent {
+            let why = why.to_owned();
+            return Err(Exclusion::Absent { why });
+        }
         can(request, link)?;
         let sets = [
             policy.and_then(|(_, policy)| policy.devices.as_ref()),

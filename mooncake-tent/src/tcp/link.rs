@@ -25,7 +25,7 @@ use crate::{
     platform::after,
     sync::MutexGuard,
     transport::{
-        Attachment, BoxFuture, Capabilities, InstallContext, LinkGauges, Op, Outcome, Peer,
+        Attachment, BoxFuture, Capabilities, Claim, InstallContext, LinkGauges, Op, Outcome, Peer,
         Posting, SubBatch, TaskRef, Tasks, Transport,
     },
 };
@@ -115,30 +115,34 @@ impl Transport for TcpTransport {
 
     fn install(&self, engine: InstallContext) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
+            let poller = Poller::new(self.config.threads).map_err(Error::system("tcp: epoll"))?;
             let listen = self.config.listen;
             let target = listen.map(|listen| Target::start(listen, &self.config, &engine));
             let target = target.transpose()?;
-            let poller = Poller::new(self.config.threads).map_err(Error::system("tcp: epoll"))?;
             let peers = Peers::new(
                 engine.incarnation,
                 Arc::clone(&engine.tasks),
                 self.config.clone(),
                 poller,
             );
-            peers
-                .poller()
-                .start(&peers)
-                .map_err(Error::system("tcp: no thread"))?;
+            // Its end is the end of all of it, also if it does not get further.
             let installed = Installed {
                 tasks: engine.tasks,
                 peers,
                 target,
             };
+            let peers = &installed.peers;
+            let started = peers.poller().start(peers);
+            started.map_err(Error::system("tcp: no thread"))?;
             self.installed.set(installed).map_err(|_| Error::Install {
                 link: NAME,
                 message: "it serves another engine already".to_owned(),
             })
         })
+    }
+
+    fn claims(&self) -> Vec<Claim> {
+        self.config.listen.map(Claim::Address).into_iter().collect()
     }
 
     fn endpoint(&self) -> Option<String> {

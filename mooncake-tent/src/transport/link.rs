@@ -1,6 +1,15 @@
 //! What a link implements, and what it is given.
 
-use std::{any::Any, fmt, future::Future, ops::Range, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    any::Any,
+    fmt,
+    future::Future,
+    net::{IpAddr, SocketAddr},
+    ops::Range,
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
+};
 
 use super::{ArrivalBook, Op, Peer, TaskRef, Tasks};
 use crate::{
@@ -23,7 +32,9 @@ pub trait Transport: fmt::Debug + Send + Sync + 'static {
     /// What it can do.
     fn capabilities(&self) -> Capabilities;
 
-    /// Opens its devices and starts to accept peers.
+    /// Opens its devices and starts to accept peers. After an error nothing of it is left, and it may
+    /// be called again: [`Error::NotYet`](crate::Error::NotYet), and errors of the system that pass,
+    /// are a reason to.
     fn install(&self, engine: InstallContext) -> BoxFuture<'_, Result<()>>;
 
     /// Where peers reach it, in its own form; `None` if it needs no address.
@@ -49,6 +60,12 @@ pub trait Transport: fmt::Debug + Send + Sync + 'static {
     /// any number of letters, and `file` is a file segment.
     fn joins(&self) -> &[(&str, &str)] {
         &[("cpu", "cpu")]
+    }
+
+    /// What it will have for itself alone once it is installed, so that others which want the same
+    /// are found before anything begins.
+    fn claims(&self) -> Vec<Claim> {
+        Vec::new()
     }
 
     /// What it sends through. Without word of it, it cannot keep to a set of devices.
@@ -80,6 +97,42 @@ pub trait Transport: fmt::Debug + Send + Sync + 'static {
 
     /// What it holds at this moment.
     fn gauges(&self) -> LinkGauges;
+}
+
+/// Something that only one can have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Claim {
+    /// Whoever comes to this address, over TCP; port 0 is any free one, which everybody may want.
+    Address(SocketAddr),
+    /// A device of this name.
+    Device(String),
+}
+
+impl Claim {
+    /// Nobody can have both.
+    pub fn excludes(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Address(one), Self::Address(other)) => {
+                let (here, there) = (one.ip(), other.ip());
+                // An unspecified address of IPv6 takes what comes over IPv4, too.
+                let any =
+                    |ip: IpAddr, of: IpAddr| ip.is_unspecified() && (ip.is_ipv6() || of.is_ipv4());
+                let alike = here == there || any(here, there) || any(there, here);
+                one.port() == other.port() && one.port() != 0 && alike
+            }
+            (one, other) => one == other,
+        }
+    }
+}
+
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => write!(f, "the address {address}"),
+            Self::Device(name) => write!(f, "the device {name}"),
+        }
+    }
 }
 
 /// Whether a link carries a buffer.
@@ -224,5 +277,40 @@ impl InstallContext {
         };
         let admitted = self.buffers.admit(registration, generation, range, access);
         Ok(admitted?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_for_one_unless_its_port_is_any() {
+        let excludes = |one: &str, other: &str| {
+            let claim = |text: &str| Claim::Address(text.parse().unwrap());
+            let (one, other) = (claim(one), claim(other));
+            assert_eq!(one.excludes(&other), other.excludes(&one));
+            one.excludes(&other)
+        };
+        for (one, other) in [
+            ("127.0.0.1:7", "127.0.0.1:7"),
+            ("127.0.0.1:7", "0.0.0.0:7"),
+            ("127.0.0.1:7", "[::]:7"),
+            ("[::1]:7", "[::]:7"),
+        ] {
+            assert!(excludes(one, other), "{one} {other}");
+        }
+        for (one, other) in [
+            ("127.0.0.1:7", "127.0.0.1:8"),
+            ("127.0.0.1:7", "127.0.0.2:7"),
+            ("127.0.0.1:0", "127.0.0.1:0"),
+            ("[::1]:7", "0.0.0.0:7"),
+        ] {
+            assert!(!excludes(one, other), "{one} {other}");
+        }
+        let device = Claim::Device("a".to_owned());
+        assert!(device.excludes(&device.clone()));
+        assert!(!device.excludes(&Claim::Device("b".to_owned())));
+        assert!(!device.excludes(&Claim::Address("127.0.0.1:7".parse().unwrap())));
     }
 }

@@ -5,6 +5,7 @@ mod batch;
 mod free_cells;
 mod link;
 mod peer;
+mod rest;
 mod slab;
 mod task;
 mod terms;
@@ -12,9 +13,11 @@ mod terms;
 pub use arrivals::{Arrival, ArrivalBook, ArrivalSeat};
 pub use batch::BatchState;
 pub use link::{
-    Attachment, BoxFuture, Capabilities, InstallContext, LinkGauges, Opened, SubBatch, Transport,
+    Attachment, BoxFuture, Capabilities, Claim, InstallContext, LinkGauges, Opened, SubBatch,
+    Transport,
 };
 pub use peer::Peer;
+pub(crate) use rest::{NextPart, Rest, RestTerms};
 pub(crate) use slab::{FAILOVERS, RetryHook, Ticket, Turn};
 pub use slab::{TaskSlab, Tasks};
 pub(crate) use task::Origin;

@@ -8,7 +8,10 @@ use std::{
 
 use smallvec::SmallVec;
 
-use super::{BatchState, Op, Outcome, Posting, SubBatch, TaskRef, TaskSpec, free_cells::FreeCells};
+use super::{
+    BatchState, NextPart, Op, Outcome, Posting, Rest, SubBatch, TaskRef, TaskSpec,
+    free_cells::FreeCells,
+};
 use crate::{
     error::{Applied, Error, Progress, Reason, Result, Retry, Stage, TransferError},
     lane::Watch,
@@ -57,6 +60,8 @@ pub(crate) type RetryHook = Box<dyn Fn(TaskRef, Turn) + Send + Sync>;
 pub(crate) enum Turn {
     /// Now: it is quiet.
     Now,
+    /// Its next part, now: the one before is done.
+    Part,
     /// Once it is quiet, which the hook is told; at its [deadline](TaskSlab::deadline) it is [given
     /// up](TaskSlab::give_up_waiting).
     WhenQuiet,
@@ -105,6 +110,8 @@ struct TaskBody {
     trace: Option<Trace>,
     /// Released once it is quiet.
     ticket: Option<Ticket>,
+    /// It goes in parts, and this follows the one that is on its way; there until its end.
+    rest: Option<Box<Rest>>,
     /// It is posted again once it is quiet; until then one more slice is loud.
     awaits_quiet: bool,
     /// Why it is being posted again.
@@ -261,7 +268,10 @@ impl TaskSlab {
             body.loud = body.loud.saturating_sub(1);
             if body.awaits_quiet && body.loud == 1 {
                 body.awaits_quiet = false;
-                let retry = Some(Turn::Now);
+                let retry = Some(match body.previous {
+                    Some(_) => Turn::Now,
+                    None => Turn::Part,
+                });
                 return Change {
                     retry,
                     ..Change::default()
@@ -367,6 +377,31 @@ impl TaskSlab {
         self.with(task, |body| body.spec.as_mut().map(change));
     }
 
+    /// Only a first part of the task goes, and then `rest`. It is on no link yet.
+    pub(crate) fn divide(&self, task: TaskRef, rest: Box<Rest>) {
+        self.with(task, |body| body.rest = Some(rest));
+    }
+
+    /// The part of a task whose [turn](Turn::Part) it is. What was charged for the one before is
+    /// released.
+    pub(crate) fn next_part(&self, task: TaskRef) -> Option<NextPart> {
+        self.with(task, |body| {
+            body.ticket = None;
+            let (rest, spec) = (body.rest.as_ref()?, body.spec.as_ref()?);
+            let mut terms = rest.terms().clone();
+            if let Some(origin) = &spec.origin {
+                // Another link may have taken over.
+                terms.link = usize::from(origin.link);
+            }
+            (body.outcome.is_none()).then(|| NextPart {
+                bytes: spec.length,
+                qos: spec.qos.clone(),
+                terms,
+            })
+        })
+        .flatten()
+    }
+
     /// The task keeps `ticket` until it is quiet.
     pub(crate) fn charge(&self, task: TaskRef, ticket: Ticket) {
         let mut ticket = Some(ticket);
@@ -441,11 +476,12 @@ impl TaskSlab {
             let body = self.cell(slot).body.lock();
             // A task that is quiet has no spec any more.
             let Some(spec) = &body.spec else { continue };
+            let length = spec.length + body.waiting_bytes();
             if body.outcome.is_some() {
-                sums.quarantined_bytes += spec.length;
+                sums.quarantined_bytes += length;
             } else {
                 sums.in_flight += 1;
-                sums.bytes_in_flight += spec.length;
+                sums.bytes_in_flight += length;
             }
         }
         sums
@@ -535,7 +571,7 @@ impl TaskBody {
     fn empty(&mut self) {
         (self.spec, self.batch) = (None, None);
         (self.failure, self.outcome) = (None, None);
-        (self.previous, self.carrier) = (None, None);
+        (self.previous, self.carrier, self.rest) = (None, None, None);
     }
 
     // An outcome is large, and a call would copy it.
@@ -571,6 +607,13 @@ impl TaskBody {
             });
             return change;
         }
+        if self.rest.is_some() && self.goes_on(meters) {
+            change.retry = Some(match self.awaits_quiet {
+                true => Turn::WhenQuiet,
+                false => Turn::Part,
+            });
+            return change;
+        }
         let failure = self.failure.take().or_else(|| self.shortfall());
         let bytes = self.resumed + self.bytes;
         let mut outcome = failure.unwrap_or(Outcome::Completed { bytes });
@@ -603,6 +646,40 @@ impl TaskBody {
         self.after_quiet(change)
     }
 
+    /// Its part is done, and it goes on with the next, unless it is not wanted any more.
+    #[cold]
+    fn goes_on(&mut self, meters: &Meters) -> bool {
+        let (Some(rest), Some(spec)) = (&mut self.rest, &mut self.spec) else {
+            return false;
+        };
+        let done = self.failure.is_none() && self.bytes == spec.length;
+        if !done || rest.length() == 0 {
+            return false;
+        }
+        meters.parted(spec.meter, spec.op, self.bytes);
+        if let Some(watch) = self.watch.take() {
+            let bytes = self.bytes;
+            watch.ended(spec.op, spec.length, &Outcome::Completed { bytes });
+        }
+        self.resumed += self.bytes;
+        (self.bytes, self.slices, self.touched) = (0, 1, false);
+        rest.go_on(spec);
+        if self.unwanted {
+            self.failure = Some(Outcome::cancelled(Stage::Resolve, spec.peer.id()));
+            return false;
+        }
+        self.carrier = None;
+        self.unfinished = 1;
+        self.loud += 1;
+        self.awaits_quiet = self.loud > 1;
+        true
+    }
+
+    /// Bytes of it that are not on their way yet.
+    fn waiting_bytes(&self) -> u64 {
+        self.rest.as_ref().map_or(0, |rest| rest.length())
+    }
+
     /// Tells that an attempt failed that another one may follow.
     fn trace_failure(&self) {
         if let (Some(trace), Some(why)) = (&self.trace, &self.failure) {
@@ -625,7 +702,8 @@ impl TaskBody {
     fn progress(&self) -> Option<Progress> {
         let (spec, submitted) = (self.spec.as_ref()?, self.submitted?);
         let after = submitted.elapsed();
-        let (length, bytes) = (self.resumed + spec.length, self.resumed + self.bytes);
+        let length = self.resumed + spec.length + self.waiting_bytes();
+        let bytes = self.resumed + self.bytes;
         Some(Progress::new(spec.op, length, bytes, after))
     }
 
@@ -638,7 +716,14 @@ impl TaskBody {
 
     fn give_up(&mut self, meters: &Meters) -> Option<Change> {
         (self.retries, self.failovers, self.awaits_quiet) = (0, 0, false);
-        let end = self.previous.take()?;
+        let end = match self.previous.take() {
+            Some(end) => end,
+            // Its part is done, but never became quiet.
+            None => {
+                let peer = self.rest.as_ref().and(self.spec.as_ref())?.peer.id();
+                Outcome::timed_out(Stage::Move, peer)
+            }
+        };
         Some(self.finish(end, true, meters))
     }
 
@@ -706,7 +791,7 @@ impl TaskBody {
     fn after_quiet(&mut self, mut change: Change) -> Change {
         if self.outcome.is_some() && self.loud == 0 {
             // Ends the leases on local memory (law 13).
-            self.spec = None;
+            (self.spec, self.rest) = (None, None);
             if let Some(trace) = self.trace.take() {
                 trace.note(TraceEvent::Quiet);
             }

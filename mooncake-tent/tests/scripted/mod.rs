@@ -2,11 +2,14 @@
 #![allow(dead_code, reason = "each test needs another part")]
 #![allow(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
+pub(crate) mod pair;
+
 use std::{
+    collections::VecDeque,
     fmt,
     sync::{
         Arc, Mutex, OnceLock, RwLock,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -15,8 +18,8 @@ use mooncake_tent::{
     Error, LocalBuffer, PeerId, RegistrationId, Result, Stage,
     selector::LinkDevices,
     transport::{
-        Attachment, BoxFuture, Capabilities, InstallContext, LinkGauges, Outcome, Peer, SubBatch,
-        TaskRef, TaskSpec, Tasks, Transport,
+        Attachment, BoxFuture, Capabilities, Claim, InstallContext, LinkGauges, Outcome, Peer,
+        SubBatch, TaskRef, TaskSpec, Tasks, Transport,
     },
 };
 
@@ -44,6 +47,14 @@ struct Shared {
     came: Mutex<Vec<(TaskRef, TaskSpec)>>,
     deaf: AtomicBool,
     fenced: Mutex<Vec<PeerId>>,
+    /// What becomes of each installation; none left: it works.
+    installs: Mutex<VecDeque<Result<()>>>,
+    installed: AtomicUsize,
+    uninstalled: AtomicUsize,
+    claims: Vec<Claim>,
+    /// Buffers that it was given, and those that it has still.
+    given: Mutex<Vec<RegistrationId>>,
+    held: Mutex<Vec<RegistrationId>>,
 }
 
 /// A handle on it: the engine has another.
@@ -53,15 +64,25 @@ pub(crate) struct Scripted(Arc<Shared>);
 impl Scripted {
     /// Completes every task, and has no device that one could name.
     pub(crate) fn new(name: &'static str) -> Self {
-        Self::with(name, Vec::new(), true)
+        Self::with(name, Vec::new(), true, Vec::new())
+    }
+
+    /// As `new`, and it wants something for itself.
+    pub(crate) fn claiming(name: &'static str, claims: &[Claim]) -> Self {
+        Self::with(name, Vec::new(), true, claims.to_vec())
     }
 
     /// Completes every task, through these devices; without any it does not say.
     pub(crate) fn over(name: &'static str, devices: &[&'static str]) -> Self {
-        Self::with(name, devices.to_vec(), false)
+        Self::with(name, devices.to_vec(), false, Vec::new())
     }
 
-    fn with(name: &'static str, devices: Vec<&'static str>, needs_no_device: bool) -> Self {
+    fn with(
+        name: &'static str,
+        devices: Vec<&'static str>,
+        needs_no_device: bool,
+        claims: Vec<Claim>,
+    ) -> Self {
         Self(Arc::new(Shared {
             name,
             devices,
@@ -71,12 +92,43 @@ impl Scripted {
             came: Mutex::default(),
             deaf: AtomicBool::new(false),
             fenced: Mutex::default(),
+            installs: Mutex::default(),
+            installed: AtomicUsize::new(0),
+            uninstalled: AtomicUsize::new(0),
+            claims,
+            given: Mutex::default(),
+            held: Mutex::default(),
         }))
     }
 
     /// Decides about each task from now on, by what it asks and how many came before it.
     pub(crate) fn does(&self, script: impl Fn(&TaskSpec, usize) -> Act + Send + Sync + 'static) {
         *self.0.script.write().unwrap() = Box::new(script);
+    }
+
+    /// The next installations end like this, and those that follow work.
+    pub(crate) fn installs_like(&self, ends: impl IntoIterator<Item = Result<()>>) {
+        self.0.installs.lock().unwrap().extend(ends);
+    }
+
+    /// How often somebody tried to install it.
+    pub(crate) fn installations(&self) -> usize {
+        self.0.installed.load(Ordering::SeqCst)
+    }
+
+    /// How often it was told to go.
+    pub(crate) fn uninstallations(&self) -> usize {
+        self.0.uninstalled.load(Ordering::SeqCst)
+    }
+
+    /// Buffers that it was given, one by one.
+    pub(crate) fn given(&self) -> Vec<RegistrationId> {
+        self.0.given.lock().unwrap().clone()
+    }
+
+    /// Those that it has still.
+    pub(crate) fn held(&self) -> Vec<RegistrationId> {
+        self.0.held.lock().unwrap().clone()
     }
 
     /// What came, in order.
@@ -139,8 +191,17 @@ impl Transport for Scripted {
     }
 
     fn install(&self, engine: InstallContext) -> BoxFuture<'_, Result<()>> {
-        let _first = self.0.tasks.set(Arc::clone(engine.tasks()));
-        Box::pin(async { Ok(()) })
+        self.0.installed.fetch_add(1, Ordering::SeqCst);
+        let end = self.0.installs.lock().unwrap().pop_front();
+        let end = end.unwrap_or(Ok(()));
+        if end.is_ok() {
+            let _first = self.0.tasks.set(Arc::clone(engine.tasks()));
+        }
+        Box::pin(async { end })
+    }
+
+    fn claims(&self) -> Vec<Claim> {
+        self.0.claims.clone()
     }
 
     fn endpoint(&self) -> Option<String> {
@@ -148,17 +209,25 @@ impl Transport for Scripted {
     }
 
     fn uninstall(&self, _budget: Duration) -> BoxFuture<'_, Result<()>> {
+        self.0.uninstalled.fetch_add(1, Ordering::SeqCst);
         Box::pin(async { Ok(()) })
     }
 
     fn add_memory_buffer<'a>(
         &'a self,
-        _buffer: &'a Arc<LocalBuffer>,
+        buffer: &'a Arc<LocalBuffer>,
     ) -> BoxFuture<'a, Result<Attachment>> {
-        Box::pin(async { Ok(Attachment::Attached) })
+        assert!(self.0.tasks.get().is_some(), "it is not installed");
+        Box::pin(async {
+            self.0.given.lock().unwrap().push(buffer.id());
+            tokio::task::yield_now().await;
+            self.0.held.lock().unwrap().push(buffer.id());
+            Ok(Attachment::Attached)
+        })
     }
 
-    fn remove_memory_buffer(&self, _id: RegistrationId) -> BoxFuture<'_, Result<()>> {
+    fn remove_memory_buffer(&self, id: RegistrationId) -> BoxFuture<'_, Result<()>> {
+        self.0.held.lock().unwrap().retain(|held| *held != id);
         Box::pin(async { Ok(()) })
     }
 

@@ -69,8 +69,8 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "NAME")]
     pub pool: Option<String>,
     /// A link that there is, with what is known of it, such as rdma,rate=25GB/s,latency=3us. Also
-    /// device=NAME, failed=WHY, half-open=WHY, unreachable and unregistered. Once for each link
-    /// [default: tcp].
+    /// device=NAME, failed=WHY, half-open=WHY, absent=WHY (it could not be installed), unreachable and
+    /// unregistered. Once for each link [default: tcp].
     #[arg(long, value_name = "LINK")]
     pub link: Vec<LinkSpec>,
 }

@@ -14,6 +14,7 @@ pub struct LinkSpec {
     name: String,
     rates: Option<RateTable>,
     devices: Vec<String>,
+    absent: Option<String>,
     failed: Option<String>,
     half_open: Option<String>,
     unreachable: bool,
@@ -21,8 +22,8 @@ pub struct LinkSpec {
 }
 
 /// What can be said of a link besides its name.
-const WORDS: &str = "rate=25GB/s, latency=3us, device=NAME, failed=WHY, half-open=WHY, unreachable and \
-                     unregistered";
+const WORDS: &str = "rate=25GB/s, latency=3us, device=NAME, failed=WHY, half-open=WHY, absent=WHY, \
+                     unreachable and unregistered";
 
 impl FromStr for LinkSpec {
     type Err = String;
@@ -43,6 +44,9 @@ impl FromStr for LinkSpec {
                 ("rate", Some(value)) => rate = Some(parse_rate(value)?),
                 ("latency", Some(value)) => latency = Some(parse_duration(value)?),
                 ("device", Some(name)) => spec.devices.push(name.to_owned()),
+                ("absent", why) => {
+                    spec.absent = Some(why.unwrap_or("the reason is unknown").to_owned())
+                }
                 ("failed", why) => {
                     spec.failed = Some(why.unwrap_or("the reason is unknown").to_owned())
                 }
@@ -117,6 +121,7 @@ impl LinkSpec {
             _ => usual.joins,
         };
         LinkFacts {
+            absent: self.absent.as_deref(),
             joins,
             same_machine_only: matches!(
                 self.name.as_str(),
