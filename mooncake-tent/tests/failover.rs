@@ -6,9 +6,9 @@ mod common;
 
 use common::*;
 use mooncake_tent::{
-    Buffer, CmaTransport, HostConfig, Permission, Qos, Reason, Request, Retry, Segment,
-    ShmTransport, TcpTransport, TentEngine, TransferEngine,
-    conformance::{Chaos, Mischief},
+    Buffer, CmaTransport, Hint, HostConfig, Permission, Qos, Reason, Request, Retry, Segment,
+    ShmTransport, TcpConfig, TcpTransport, TentEngine, TransferEngine,
+    conformance::{Chaos, Mischief, Rules},
     selector::{CircuitConfig, Exclusion, Merit},
     transport::Op,
 };
@@ -114,6 +114,44 @@ async fn what_a_link_cannot_carry_goes_over_the_next_one_and_the_link_is_tried_a
     eventually("it is tried again", || ground.first() == "shm").await;
     ground.moves_bytes(3).await;
     assert_eq!(ground.engine.gauges().tasks_in_flight, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_whose_connection_breaks_goes_on_behind_what_has_come() {
+    const WHOLE: usize = 16 << 20;
+    let plan = |_| {
+        let mut rules = Rules::default();
+        rules.down.cut_after = Some(WHOLE as u64 / 2 + 100_000);
+        rules
+    };
+    let mut config = TcpConfig::default();
+    config.lanes_per_peer = 1;
+    let (owner, _relay) = relayed_beside(config.clone(), plan, |engine| {
+        engine.transport(ShmTransport::default())
+    })
+    .await;
+    let engine = TentEngine::builder()
+        .transport(TcpTransport::new(config))
+        .transport(ShmTransport::default());
+    let engine = engine.build().await.unwrap();
+    let local = buffer(&engine, WHOLE, Permission::Local).await;
+    let remote = buffer(&owner, WHOLE, Permission::PeersRead).await;
+    remote.memory().write_at(0, &pattern(7, WHOLE));
+    let segment = open(&engine, &owner).await;
+    let read = Request::read(local.all().unwrap(), &segment, place(&remote, 0));
+    let outcome = once(&engine, read.hint(Hint::soft("tcp"))).await;
+    assert!(outcome.is_completed(), "{outcome:?}");
+    assert_same(&bytes(&local, 0, WHOLE), &pattern(7, WHOLE), "read");
+    let links = engine.metrics().links;
+    let bytes = |name| {
+        let of = links.iter().filter(|link| link.transport == name);
+        of.map(|link| link.bytes).sum::<u64>()
+    };
+    let (first, second) = (bytes("tcp"), bytes("shm"));
+    assert_eq!(first + second, WHOLE as u64);
+    // All but the slice that was cut had come.
+    let slice = 1 << 20;
+    assert!(first >= WHOLE as u64 / 2 - slice, "{first} and {second}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,7 +14,9 @@ use crate::{
     segment::{RemoteRange, Route, Segment, Way},
     selector::Pass,
     trace::TraceEvent,
-    transport::{Origin, Outcome, RetryHook, SubBatch, TaskRef, TaskSlab, TaskSpec, Tasks, Turn},
+    transport::{
+        Op, Origin, Outcome, RetryHook, SubBatch, TaskRef, TaskSlab, TaskSpec, Tasks, Turn,
+    },
 };
 
 /// How long the refresh of a stale descriptor may take if the task names no deadline.
@@ -61,7 +63,10 @@ impl Shared {
             }
         }
         let mut parted = 0;
-        if let Applied::UpTo(bytes) = error.applied {
+        if let Applied::UpTo(bytes) = error.applied
+            // A read of another life of the buffer begins anew.
+            && (spec.op == Op::Write || origin.resumed || is_same_buffer(&spec, &origin))
+        {
             parted = resume(&mut spec, &mut origin, bytes);
         }
         let late = error.reason == Reason::TimedOut;
@@ -244,6 +249,16 @@ fn resume(spec: &mut TaskSpec, origin: &mut Origin, bytes: u64) -> u64 {
         RemoteRange::Registered { offset, .. } => *offset += bytes,
     }
     bytes
+}
+
+/// What `spec` goes on with is where it was, as far as is known.
+fn is_same_buffer(spec: &TaskSpec, origin: &Origin) -> bool {
+    let known = origin.segment.known();
+    let span = known.resolve(origin.range, spec.length);
+    known.descriptor.peer().id() == spec.peer.id()
+        && span.is_some_and(|span| {
+            (span.registration, span.generation) == (spec.registration, spec.generation)
+        })
 }
 
 /// Retries on the engine's runtime. The engine is looked up there and nowhere else: its last owner

@@ -62,6 +62,8 @@ struct Pending {
     tag: u64,
     /// A read's destination.
     local: SmallVec<[LocalSlice; 1]>,
+    /// In the peer's registration.
+    offset: u64,
     length: u64,
     run: Run,
     deadline: Option<Instant>,
@@ -368,6 +370,7 @@ impl Lane {
                 verb: post.verb,
                 tag,
                 local,
+                offset: post.offset,
                 length: post.length,
                 run: Run::of_one(post.length),
                 deadline: post.deadline,
@@ -594,10 +597,9 @@ impl Lane {
         receiver.answered += 1;
         self.load_less(pending.length);
         // Who waits for the end finds our leases returned.
-        let Pending { task, local, .. } = pending;
-        drop(local);
-        if let Some(task) = task {
-            self.tasks.finish(task, end, true);
+        drop(pending.local);
+        if let Some(task) = pending.task {
+            self.tasks.finish_slice(task, pending.offset, end, true);
         }
     }
 
@@ -699,10 +701,9 @@ impl Lane {
     /// Ends a request of which nothing was sent.
     fn end_unsent(&self, pending: Pending, end: Outcome) {
         self.load_less(pending.length);
-        let Pending { task, local, .. } = pending;
-        drop(local);
-        if let Some(task) = task {
-            self.tasks.finish(task, end, true);
+        drop(pending.local);
+        if let Some(task) = pending.task {
+            self.tasks.finish_slice(task, pending.offset, end, true);
         }
     }
 
@@ -774,7 +775,7 @@ impl Lane {
                 self.tasks.release_source(task);
                 loud.add(task, pending.deadline);
             }
-            self.tasks.finish(task, end, quiet);
+            self.tasks.finish_slice(task, pending.offset, end, quiet);
         }
         loud
     }

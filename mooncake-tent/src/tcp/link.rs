@@ -337,7 +337,8 @@ impl TcpSubBatch {
             let broken = || Reason::Broken("the lane ended meanwhile".into());
             let reason = lane.why().unwrap_or_else(broken);
             let error = TransferError::unstarted(reason, Stage::Post, Some(lane.peer()));
-            self.tasks.finish(post.task, Outcome::Failed(error), true);
+            let end = Outcome::Failed(error);
+            self.tasks.finish_slice(post.task, post.offset, end, true);
         }
     }
 

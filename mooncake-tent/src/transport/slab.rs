@@ -98,6 +98,8 @@ struct TaskBody {
     outcome: Option<Outcome>,
     /// Slices that its link announced.
     slices: u32,
+    /// Where the first slice begins that failed.
+    prefix: u64,
     /// So many bytes were at their destination before the latest attempt, which moves the rest.
     resumed: u64,
     /// So often it may be posted again for fresh knowledge.
@@ -256,7 +258,19 @@ impl TaskSlab {
     /// One slice has ended. `quiet`: none of its bytes can move any more; otherwise
     /// [`settle`](Self::settle) follows.
     pub fn finish(&self, task: TaskRef, end: Outcome, quiet: bool) {
-        let Some(change) = self.with(task, |body| body.finish(end, quiet, &self.meters)) else {
+        let Some(change) = self.with(task, |body| body.finish(0, end, quiet, &self.meters)) else {
+            return;
+        };
+        self.announce(task, change);
+    }
+
+    /// As [`finish`](Self::finish), of the slice from `offset` of the peer's registration on: if it
+    /// failed and all before it did not, another attempt begins there.
+    pub fn finish_slice(&self, task: TaskRef, offset: u64, end: Outcome, quiet: bool) {
+        let Some(change) = self.with(task, |body| {
+            let start = body.spec.as_ref().map_or(offset, |spec| spec.offset);
+            body.finish(offset.saturating_sub(start), end, quiet, &self.meters)
+        }) else {
             return;
         };
         self.announce(task, change);
@@ -559,6 +573,7 @@ impl TaskBody {
         self.batch = Some(batch);
         (self.unfinished, self.loud, self.bytes) = (1, 1, 0);
         (self.slices, self.resumed, self.awaits_quiet) = (1, 0, false);
+        self.prefix = u64::MAX;
         (self.retries, self.failovers) = if may_retry {
             (RETRIES, failovers)
         } else {
@@ -576,7 +591,7 @@ impl TaskBody {
 
     // An outcome is large, and a call would copy it.
     #[inline(always)]
-    fn finish(&mut self, end: Outcome, quiet: bool, meters: &Meters) -> Change {
+    fn finish(&mut self, at: u64, end: Outcome, quiet: bool, meters: &Meters) -> Change {
         let mut change = Change::default();
         if self.unfinished == 0 {
             return change;
@@ -589,6 +604,7 @@ impl TaskBody {
                 let error = failure.error();
                 self.touched |= error.is_some_and(|error| error.applied != Applied::Nothing);
                 self.failure = Some(self.failure.take().unwrap_or(failure));
+                self.prefix = self.prefix.min(at);
             }
         }
         if self.unfinished > 0 {
@@ -623,6 +639,7 @@ impl TaskBody {
             error.quiescent = self.loud == 0;
             error.applied = match error.applied {
                 Applied::UpTo(bytes) if self.slices == 1 => Applied::UpTo(self.resumed + bytes),
+                _ if self.is_prefix() => Applied::UpTo(self.resumed + self.bytes),
                 _ if self.touched || self.bytes > 0 => Applied::Unknown,
                 _ if self.resumed > 0 => Applied::UpTo(self.resumed),
                 applied => applied,
@@ -644,6 +661,11 @@ impl TaskBody {
         (self.previous, self.carrier) = (None, None);
         change.ended = true;
         self.after_quiet(change)
+    }
+
+    /// What is done of it are its first bytes, and nothing behind them was touched.
+    fn is_prefix(&self) -> bool {
+        !self.touched && self.bytes > 0 && self.bytes == self.prefix
     }
 
     /// Its part is done, and it goes on with the next, unless it is not wanted any more.
@@ -724,7 +746,7 @@ impl TaskBody {
                 Outcome::timed_out(Stage::Move, peer)
             }
         };
-        Some(self.finish(end, true, meters))
+        Some(self.finish(0, end, true, meters))
     }
 
     /// It is worth another attempt, which is counted.
@@ -738,9 +760,14 @@ impl TaskBody {
         // A write is posted once more only from where nothing of it can have been applied, now or
         // later. A read begins anew and overwrites what it brought.
         let untouched = !self.touched && self.bytes == 0;
-        let is_part = matches!(error.applied, Applied::UpTo(bytes) if bytes < spec.length);
+        let done = match (error.applied, spec.op) {
+            (Applied::UpTo(bytes), _) if self.slices == 1 => bytes,
+            (_, Op::Read) => self.prefix,
+            (_, Op::Write) if self.is_prefix() => self.prefix,
+            _ => 0,
+        };
         // What the target is told of a write is of the whole.
-        let is_known = is_part && self.slices == 1 && spec.receipt.is_none();
+        let is_known = 0 < done && done < spec.length && spec.receipt.is_none();
         let movable = match spec.op {
             Op::Read => true,
             Op::Write => self.loud == 0 && (untouched || is_known),
@@ -778,11 +805,14 @@ impl TaskBody {
         *left = left.saturating_sub(1);
         if may {
             self.touched &= !is_known;
-            (self.bytes, self.slices) = (0, 1);
-            let error = self.failure.as_mut().and_then(Outcome::error_mut);
-            if let Some(error) = error.filter(|_| !is_known && self.touched) {
+            (self.bytes, self.slices, self.prefix) = (0, 1, u64::MAX);
+            if let Some(error) = self.failure.as_mut().and_then(Outcome::error_mut) {
                 // It speaks of one slice only.
-                error.applied = Applied::Unknown;
+                error.applied = match error.applied {
+                    _ if is_known => Applied::UpTo(done),
+                    _ if self.touched => Applied::Unknown,
+                    applied => applied,
+                };
             }
         }
         may

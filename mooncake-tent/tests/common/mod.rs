@@ -256,6 +256,16 @@ pub(crate) async fn relayed(
     config: TcpConfig,
     plan: impl Fn(u64) -> mooncake_tent::conformance::Rules + Clone + Send + Sync + 'static,
 ) -> (TentEngine, mooncake_tent::conformance::Relay) {
+    relayed_beside(config, plan, |engine| engine).await
+}
+
+/// The same, with other links beside.
+#[cfg(feature = "conformance")]
+pub(crate) async fn relayed_beside(
+    config: TcpConfig,
+    plan: impl Fn(u64) -> mooncake_tent::conformance::Rules + Clone + Send + Sync + 'static,
+    beside: impl Fn(mooncake_tent::TentEngineBuilder) -> mooncake_tent::TentEngineBuilder,
+) -> (TentEngine, mooncake_tent::conformance::Relay) {
     loop {
         // Each needs the address of the other; somebody else may take the one that was free.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -267,7 +277,7 @@ pub(crate) async fn relayed(
         config.listen = Some(target);
         config.advertise = Some(relay.address().to_string());
         let builder = TentEngine::builder().transport(TcpTransport::new(config));
-        if let Ok(owner) = builder.build().await {
+        if let Ok(owner) = beside(builder).build().await {
             return (owner, relay);
         }
     }
