@@ -32,7 +32,8 @@ pub struct LinkMetrics {
     /// The name of the link.
     pub transport: &'static str,
     /// The name of the segment under which its owner was opened first, cut to 128 bytes. `None`: all
-    /// further peers together, once 1024 links to peers have numbers of their own.
+    /// further peers together, once 1024 links to peers have numbers of their own, and those to which
+    /// nothing went for ten minutes or more, where others needed their numbers.
     pub peer: Option<Box<str>>,
     /// The direction, seen from this process.
     pub op: Op,
