@@ -114,7 +114,7 @@ pub use memory::{
 };
 pub use metrics::{
     AdmissionMetrics, Failovers, Histogram, LinkMetrics, Metrics, RefreshMetrics,
-    RegistrationMetrics,
+    RegistrationMetrics, Served, ServedMetrics,
 };
 pub use notify::{Announcement, Delivery, Notification, NotificationCounts, ReceivedNotification};
 pub use platform::host::machine;

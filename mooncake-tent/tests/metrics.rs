@@ -13,7 +13,8 @@ use std::{
 use common::*;
 use mooncake_tent::{
     Buffer, Failovers, LinkMetrics, Metrics, Permission, Reason, Request, Retry, Segment,
-    ShmTransport, Stage, TcpTransport, TentEngine, TransferEngine, TransferError,
+    ShmTransport, Stage, TcpTransport, TentEngine, TentEngineBuilder, TransferEngine,
+    TransferError,
     admission::AdmissionConfig,
     conformance::{Chaos, Mischief},
     transport::{Op, Outcome},
@@ -250,4 +251,52 @@ async fn waits_and_refusals_of_admission_are_counted() {
     );
     assert_eq!((admission.refused, admission.infeasible), (0, 0));
     assert_eq!(ends(&ground.of("a", Op::Write)), [2, 0, 0, 1]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn targets_count_what_peers_do_with_their_memory() {
+    async fn served_over(link: fn() -> TentEngineBuilder, name: &'static str, reads: bool) {
+        let (engine, owner) = (link().build().await, link().build().await);
+        let ground = Ground::new(engine.unwrap(), owner.unwrap()).await;
+        let mut wanted = Vec::new();
+        for (op, lengths) in [(Op::Read, [1, 700, 5000]), (Op::Write, [2, 40, 600])] {
+            for length in lengths {
+                let outcome = once(&ground.engine, ground.request(op, length)).await;
+                assert!(outcome.is_completed());
+            }
+            // What the owner does not let them do is refused by it, or not asked at all.
+            let closed = buffer(&ground.owner, 10, Permission::PeersRead).await;
+            let local = ground.local.slice(0..10).unwrap();
+            let refused = Request::write(local, &ground.segment, place(&closed, 0));
+            if op == Op::Write {
+                assert!(!once(&ground.engine, refused).await.is_completed());
+            }
+            if op == Op::Write || reads {
+                let refused = u64::from(op == Op::Write);
+                wanted.push((name, op, 3, lengths.iter().sum::<u64>(), refused));
+            }
+        }
+        let served = ground.owner.metrics().served;
+        let told: Vec<_> = served
+            .iter()
+            .map(|it| (it.transport, it.op, it.requests, it.bytes, it.refused))
+            .collect();
+        assert_eq!(told, wanted);
+        assert!(ground.engine.metrics().served.is_empty(), "nobody asked it");
+        let text = ground.owner.metrics().text();
+        let line = format!("tent_served_bytes_total{{transport=\"{name}\",op=\"write\"}} 642");
+        assert!(text.lines().any(|it| it == line), "{text}");
+    }
+
+    let tcp = || TentEngine::builder().transport(TcpTransport::default());
+    served_over(tcp, "tcp", true).await;
+    #[cfg(feature = "host")]
+    {
+        use mooncake_tent::{CmaTransport, ShmTransport};
+        // Readers of the same host copy by themselves.
+        let shm = || TentEngine::builder().transport(ShmTransport::default());
+        served_over(shm, "shm", false).await;
+        let cma = || TentEngine::builder().transport(CmaTransport::default());
+        served_over(cma, "cma", false).await;
+    }
 }

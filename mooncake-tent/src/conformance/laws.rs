@@ -659,7 +659,13 @@ pub async fn law_08_an_arrival_is_told_once_and_after_its_bytes(with: &Fixture) 
     let two = ground.local.slice(0..2).expect("it lies within");
     let refused = Request::write(two, &ground.segment, beyond).op_id(1);
     with.refused(refused, "a write beyond its buffer").await;
-    assert!(with.target.receive_arrivals().is_empty(), "law 8: refused");
+    // What a link has cut short may have fitted.
+    let fitted = |arrival: &crate::transport::Arrival| with.faulty && arrival.length < 2;
+    let told = with.target.receive_arrivals();
+    assert!(
+        told.iter().all(fitted),
+        "law 8: refused, and told: {told:?}"
+    );
     ground.close(with).await;
 }
 

@@ -219,6 +219,7 @@ impl TentEngineBuilder {
             tasks: Arc::new(TaskSlab::with_failovers(self.attempts.failovers)),
             buffers: Arc::new(BufferTable::new()),
             arrivals: ArrivalBook::new(self.arrivals),
+            served: Arc::default(),
         };
         let links = self.loader.load(&context, self.install_budget).await?;
         let parts = Parts {

@@ -33,9 +33,21 @@ impl Lanes {
         if lanes.len() >= MOST {
             lanes.retain(|_, lane| Arc::strong_count(lane) > 1);
         }
+        if !lanes.contains_key(&(peer, 0)) {
+            self.make_room(&mut lanes, Instant::now());
+        }
         (0..links)
             .map(|link| self.entry(&mut lanes, peer, segment, link))
             .collect()
+    }
+
+    /// Lets a new peer have the meters of those that left long ago.
+    fn make_room(&self, lanes: &mut FxHashMap<(PeerId, usize), Arc<Lane>>, now: Instant) {
+        let idle = self.meters.idle(now);
+        if !idle.is_empty() {
+            lanes.retain(|_, lane| Arc::strong_count(lane) > 1 || !idle.contains(&lane.meter()));
+            self.meters.give_up(&idle);
+        }
     }
 
     pub(super) fn one(&self, peer: PeerId, segment: &Segment, link: usize) -> Arc<Lane> {

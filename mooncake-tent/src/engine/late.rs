@@ -11,7 +11,10 @@ use super::{
     retries::{Retries, may_pass},
     tent::Shared,
 };
-use crate::memory::LocalBuffer;
+use crate::{
+    memory::LocalBuffer,
+    transport::{Attachment, InstallContext},
+};
 
 /// For a link that nobody needs any more, to go away.
 const LEAVE: Duration = Duration::from_secs(1);
@@ -33,7 +36,11 @@ async fn until_installed(engine: Weak<Shared>, place: usize) {
         let Some((link, context)) = engine.upgrade().and_then(|shared| {
             let links = &shared.parts.links;
             let goes_on = !links.are_closed();
-            goes_on.then(|| (Arc::clone(&links[place]), shared.parts.context.clone()))
+            let context = || InstallContext {
+                served: Arc::clone(links.served(place)),
+                ..shared.parts.context.clone()
+            };
+            goes_on.then(|| (Arc::clone(&links[place]), context()))
         }) else {
             return;
         };
@@ -97,8 +104,8 @@ impl Shared {
         }
         let link = &self.parts.links[place];
         match link.add_memory_buffer(buffer).await {
-            Ok(crate::transport::Attachment::Attached) => buffer.attach(place),
-            Ok(crate::transport::Attachment::Declined(why)) => {
+            Ok(Attachment::Attached) => buffer.attach(place),
+            Ok(Attachment::Declined(why)) => {
                 tracing::debug!(link = link.name(), id = %buffer.id(), why, "a buffer was declined");
             }
             Err(error) => {

@@ -10,7 +10,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::{error::Error, transport::Transport};
+use crate::{error::Error, metrics::Served, transport::Transport};
 
 /// A link that an engine should have if possible, and has not.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub struct AbsentLink {
 #[derive(Debug)]
 pub(super) struct Links {
     all: Vec<Arc<dyn Transport>>,
+    /// What each does for peers.
+    served: Vec<Arc<Served>>,
     /// A bit for the place of each that takes buffers.
     taking: AtomicU64,
     /// The same for those that also carry requests.
@@ -47,12 +49,17 @@ struct Book {
 
 impl Links {
     /// All but the `absent` ones are installed.
-    pub(super) fn new(all: Vec<Arc<dyn Transport>>, absent: Vec<(usize, AbsentLink)>) -> Self {
+    pub(super) fn new(
+        all: Vec<Arc<dyn Transport>>,
+        served: Vec<Arc<Served>>,
+        absent: Vec<(usize, AbsentLink)>,
+    ) -> Self {
         let there = |place: &usize| absent.iter().all(|(other, _)| other != place);
         let there = (0..all.len()).filter(there);
         let there = there.fold(0, |bits, place| bits | 1 << place);
         Self {
             all,
+            served,
             taking: AtomicU64::new(there),
             carrying: AtomicU64::new(there),
             book: Mutex::new(Book {
@@ -64,6 +71,11 @@ impl Links {
 
     pub(super) fn len(&self) -> usize {
         self.all.len()
+    }
+
+    /// What the link at this place does for peers.
+    pub(super) fn served(&self, place: usize) -> &Arc<Served> {
+        &self.served[place]
     }
 
     pub(super) fn get(&self, place: usize) -> Option<&Arc<dyn Transport>> {

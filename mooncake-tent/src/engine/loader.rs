@@ -70,12 +70,17 @@ impl TransportLoader {
         }
         let begun = Instant::now();
         let mut absent = Vec::new();
+        let served: Vec<_> = self.wanted.iter().map(|_| Arc::default()).collect();
         for (place, Wanted { link, optional }) in self.wanted.iter().enumerate() {
             let budget = match optional {
                 true => Duration::ZERO,
                 false => budget,
             };
-            let Err(error) = install(link, context, begun, budget).await else {
+            let context = InstallContext {
+                served: Arc::clone(&served[place]),
+                ..context.clone()
+            };
+            let Err(error) = install(link, &context, begun, budget).await else {
                 continue;
             };
             if *optional {
@@ -102,7 +107,7 @@ impl TransportLoader {
             return Err(error);
         }
         let all = self.wanted.into_iter().map(|wanted| wanted.link);
-        Ok(Links::new(all.collect(), absent))
+        Ok(Links::new(all.collect(), served, absent))
     }
 }
 

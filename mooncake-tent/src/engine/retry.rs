@@ -176,7 +176,7 @@ impl Shared {
         late: bool,
     ) -> Option<(Way, Option<Pass>)> {
         let known = origin.segment.known();
-        let span = known.resolve(origin.range, spec.length)?;
+        let span = known.resolve(spec.op, origin.range, spec.length, || self.names())?;
         let peer = Arc::clone(known.descriptor.peer());
         let same_buffer = peer.id() == spec.peer.id()
             && (span.registration, span.generation) == (spec.registration, spec.generation);

@@ -284,6 +284,11 @@ impl Shared {
         })
     }
 
+    /// Names of all links, by place.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.parts.links.iter().map(|link| link.name())
+    }
+
     /// What the selector is told of a request.
     fn facts<'a>(
         &self,
@@ -315,11 +320,10 @@ impl Shared {
 
     #[inline]
     fn held(&self, local: u64, errand: &Errand<'_>, known: &Known) -> Held {
-        let names = || self.parts.links.iter().map(|link| link.name());
         let mut held = Held::any(errand.op);
         held.local = local;
         if let Some(registration) = errand.registration {
-            held.remote = known.descriptor.links_of(registration, names);
+            held.remote = known.descriptor.links_of(registration, || self.names());
         }
         held
     }

@@ -119,7 +119,7 @@ impl Shared {
         }
         let deadline = request.deadline.unwrap_or(patience);
         let bounds = self.gate.as_ref().map(|gate| gate.0.bind(&mut request.qos));
-        let span = outlook.known.resolve(request.remote, length);
+        let span = (outlook.known).resolve(request.op, request.remote, length, || self.names());
         let registration = span.map(|span| span.registration);
         let errand = Errand::of(&request, length, registration);
         let pass = self.best(&errand, outlook, last, now)?;

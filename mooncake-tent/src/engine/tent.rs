@@ -224,6 +224,12 @@ impl TentEngine {
         let link = |place: usize| shared.parts.links.get(place).map_or("", |link| link.name());
         Metrics {
             links: shared.parts.context.tasks.meters().read(link),
+            served: {
+                let links = shared.parts.links.iter().enumerate();
+                let served =
+                    links.map(|(place, link)| shared.parts.links.served(place).read(link.name()));
+                served.flatten().collect()
+            },
             failovers: shared.tally.failovers(link),
             refreshes: shared.segments.refreshes(),
             registrations: shared.tally.registrations(),

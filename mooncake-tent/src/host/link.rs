@@ -92,13 +92,7 @@ impl<M: Medium> HostLink<M> {
             let marks = engine.buffers.marks().map_err(system("marks"))?;
             // What cannot stop by itself comes last.
             let keeper = Arc::new(Keeper::new().map_err(system("events"))?);
-            let server = Server::start::<M>(
-                engine.incarnation,
-                Arc::clone(&engine.buffers),
-                Arc::clone(&engine.arrivals),
-                marks,
-                self.config.clone(),
-            )?;
+            let server = Server::start::<M>(&engine, marks, self.config.clone())?;
             let inner = Arc::new(Inner {
                 incarnation: engine.incarnation,
                 place,

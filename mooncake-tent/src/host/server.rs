@@ -31,9 +31,10 @@ use crate::{
     error::{Error, Result},
     identity::{Generation, Incarnation, RegistrationId},
     memory::{Access, BufferTable, LocalSlice, MarkPage, MarkRef},
+    metrics::Served,
     platform::after,
     spin::Spin,
-    transport::{Arrival, ArrivalBook, LinkGauges},
+    transport::{Arrival, ArrivalBook, InstallContext, LinkGauges, Op},
 };
 
 /// How long a hello may take.
@@ -57,6 +58,7 @@ struct Shared {
     incarnation: Incarnation,
     buffers: Arc<BufferTable>,
     arrivals: Arc<ArrivalBook>,
+    served: Arc<Served>,
     marks: Arc<MarkPage>,
     config: HostConfig,
     listener: Arc<OwnedFd>,
@@ -75,18 +77,18 @@ struct Sessions {
 
 impl Server {
     pub(super) fn start<M: Medium>(
-        incarnation: Incarnation,
-        buffers: Arc<BufferTable>,
-        arrivals: Arc<ArrivalBook>,
+        engine: &InstallContext,
         marks: Arc<MarkPage>,
         config: HostConfig,
     ) -> Result<Self> {
         let what = || format!("{}: cannot listen", M::NAME);
+        let incarnation = engine.incarnation;
         let listener = socket::listen(&socket_name(M::NAME, incarnation));
         let shared = Arc::new(Shared {
             incarnation,
-            buffers,
-            arrivals,
+            buffers: Arc::clone(&engine.buffers),
+            arrivals: Arc::clone(&engine.arrivals),
+            served: Arc::clone(engine.served()),
             marks,
             config,
             listener: Arc::new(listener.map_err(Error::system(what()))?),
@@ -341,6 +343,12 @@ impl Shared {
                     }
                     _ => return Err(nonsense()),
                 };
+                match status {
+                    Status::Done => self.served.done(Op::Write, length),
+                    // It is offered and comes once more.
+                    Status::UnknownSource => {}
+                    _ => self.served.refused(Op::Write),
+                }
                 let tag = write.tag;
                 answers.extend_from_slice(&Answer::Wrote { tag, status }.encode());
                 // Who waits for a large one is not kept waiting for the others.

@@ -13,6 +13,7 @@ use crate::{
     error::{Error, Reason, Result, Stage, TransferError},
     identity::{PeerId, RegistrationId},
     memory::{Access, BufferTable, LocalBuffer, LocalSlice, checksum},
+    metrics::Served,
     platform::after,
     selector::LinkDevices,
     transport::{
@@ -38,6 +39,7 @@ pub struct InProcess {
 struct End {
     buffers: Arc<BufferTable>,
     arrivals: Arc<ArrivalBook>,
+    served: Arc<Served>,
 }
 
 /// Leaves the others when its engine is gone, whether that was shut down or not.
@@ -124,6 +126,7 @@ impl Transport for InProcess {
             let end = End {
                 buffers: engine.buffers,
                 arrivals: engine.arrivals,
+                served: engine.served,
             };
             self.engines
                 .lock()
@@ -217,22 +220,33 @@ impl InProcessSubBatch {
         let Some(end) = spec.offset.checked_add(spec.length) else {
             return failed(Reason::OutOfBounds);
         };
-        match there
-            .buffers
-            .admit(spec.registration, spec.generation, spec.offset..end, access)
-        {
-            Ok(remote) => {
-                let _copying = self.link.copying.read();
-                if spec.receipt.is_none() {
-                    copy(spec, &remote);
-                    return Outcome::Completed { bytes: spec.length };
-                }
-                match self.write_with_receipt(spec, &remote, &there.arrivals) {
-                    Ok(()) => Outcome::Completed { bytes: spec.length },
-                    Err(error) => Outcome::Failed(error),
-                }
+        let outcome =
+            match there
+                .buffers
+                .admit(spec.registration, spec.generation, spec.offset..end, access)
+            {
+                Ok(remote) => self.apply(spec, &remote, &there),
+                Err(refusal) => failed(refusal.into()),
+            };
+        match outcome.is_completed() {
+            true => there.served.done(spec.op, spec.length),
+            false => there.served.refused(spec.op),
+        }
+        outcome
+    }
+
+    fn apply(&self, spec: &Posting, remote: &LocalSlice, there: &End) -> Outcome {
+        let _copying = self.link.copying.read();
+        let done = match spec.receipt.is_none() {
+            true => {
+                copy(spec, remote);
+                Ok(())
             }
-            Err(refusal) => failed(refusal.into()),
+            false => self.write_with_receipt(spec, remote, &there.arrivals),
+        };
+        match done {
+            Ok(()) => Outcome::Completed { bytes: spec.length },
+            Err(error) => Outcome::Failed(error),
         }
     }
 }

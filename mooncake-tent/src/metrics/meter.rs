@@ -2,16 +2,15 @@
 
 use std::{
     array,
-    collections::hash_map::Entry,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{LinkMetrics, histogram::LiveHistogram};
 use crate::{
@@ -25,28 +24,57 @@ const OWN: usize = 1024;
 const LINKS: usize = 64;
 /// Peers choose their names, of which we keep so many bytes.
 const LONGEST_NAME: usize = 128;
+/// A peer that nothing went to for so long may have its numbers taken, if others need them.
+const LONG: Duration = Duration::from_secs(600);
 
 /// All meters of an engine.
 #[derive(Debug)]
 pub(crate) struct Meters {
     /// Those of named peers first, then one for each link.
     meters: Box<[OnceLock<Arc<Meter>>]>,
-    names: Mutex<FxHashMap<(Box<str>, usize), MeterId>>,
+    book: Mutex<Book>,
 }
 
-/// A meter's place. Small, since every task has one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct MeterId(u16);
+#[derive(Debug, Default)]
+struct Book {
+    names: FxHashMap<(Box<str>, usize), Named>,
+    /// Those that were given up.
+    free: Vec<MeterId>,
+    /// When they were last looked through for idle ones.
+    looked: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Named {
+    id: MeterId,
+    /// What had ended there when that was first seen, and when.
+    ended: u64,
+    since: Option<Instant>,
+}
+
+/// A meter's place, and whose turn it is there. Small, since every task has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct MeterId {
+    place: u16,
+    turn: u16,
+}
 
 impl MeterId {
     /// Of what is not counted.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(crate) const NONE: Self = Self(u16::MAX);
+    pub(crate) const NONE: Self = Self {
+        place: u16::MAX,
+        turn: 0,
+    };
 }
 
 /// What went over one link to one peer.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
+    /// Whose turn it is: what others say who had it before is counted for the others of their link.
+    turn: AtomicU64,
+    /// Theirs.
+    link: AtomicUsize,
     /// By direction; each thread has its own.
     ends: Stripes<[Ends; 2]>,
     /// Rare enough for all threads.
@@ -76,7 +104,7 @@ impl Default for Meters {
     fn default() -> Self {
         Self {
             meters: (0..OWN + LINKS).map(|_| OnceLock::new()).collect(),
-            names: Mutex::default(),
+            book: Mutex::default(),
         }
     }
 }
@@ -85,15 +113,63 @@ impl Meters {
     /// That of the link at this place to the peer of this name.
     pub(crate) fn of(&self, peer: &str, link: usize) -> (MeterId, Arc<Meter>) {
         let name = peer.get(..floor(peer, LONGEST_NAME)).unwrap_or_default();
-        let mut names = self.names.lock();
-        let taken = names.len();
-        let id = match names.entry((name.into(), link)) {
-            Entry::Occupied(known) => *known.get(),
-            Entry::Vacant(new) if taken < OWN => *new.insert(MeterId(taken as u16)),
-            Entry::Vacant(_) => Self::shared(link),
+        let mut book = self.book.lock();
+        let key = (Box::from(name), link);
+        let id = match book.names.get(&key) {
+            Some(known) => known.id,
+            None => match book.room() {
+                Some(id) => {
+                    let (ended, since) = (0, None);
+                    book.names.insert(key, Named { id, ended, since });
+                    let meter = self.at(id);
+                    meter.link.store(link, Ordering::Relaxed);
+                    id
+                }
+                None => Self::shared(link),
+            },
         };
-        let meter = self.meters[id.0 as usize].get_or_init(Arc::default);
-        (id, Arc::clone(meter))
+        (id, Arc::clone(self.at(id)))
+    }
+
+    /// Those that nothing was counted on for long by now, if others may need them. It looks through all
+    /// of them, but not often.
+    pub(crate) fn idle(&self, now: Instant) -> FxHashSet<MeterId> {
+        let mut book = self.book.lock();
+        let lately = |looked| now.saturating_duration_since(looked) < LONG / 8;
+        if book.names.len() < OWN || book.looked.is_some_and(lately) {
+            return FxHashSet::default();
+        }
+        book.looked = Some(now);
+        let mut idle = FxHashSet::default();
+        for named in book.names.values_mut() {
+            let ended = self.get(named.id).map_or(0, Meter::ended);
+            let since = named.since.filter(|_| named.ended == ended);
+            let since = *named.since.insert(since.unwrap_or(now));
+            named.ended = ended;
+            if now.saturating_duration_since(since) >= LONG {
+                idle.insert(named.id);
+            }
+        }
+        idle
+    }
+
+    /// Takes the numbers of those among `idle` that nobody has in hand any more. What they say is said
+    /// by the others of their links from now on.
+    pub(crate) fn give_up(&self, idle: &FxHashSet<MeterId>) {
+        let mut book = self.book.lock();
+        let Book { names, free, .. } = &mut *book;
+        names.retain(|(_, link), named| {
+            let id = named.id;
+            let meter = self.at(id);
+            if !idle.contains(&id) || Arc::strong_count(meter) > 1 {
+                return true;
+            }
+            let turn = id.turn.wrapping_add(1);
+            meter.turn.store(turn.into(), Ordering::Relaxed);
+            self.at(Self::shared(*link)).takes_over(meter);
+            free.push(MeterId { turn, ..id });
+            false
+        });
     }
 
     /// A task ended for good, after `bytes` of its last attempt.
@@ -130,16 +206,12 @@ impl Meters {
     /// What all of them say; `link` tells the name of the link at a place. Directions in which nothing
     /// went are left out.
     pub(crate) fn read(&self, link: impl Fn(usize) -> &'static str) -> Vec<LinkMetrics> {
-        let named: Vec<_> = {
-            let names = self.names.lock();
-            let named = names
-                .iter()
-                .map(|((peer, link), id)| (Some(peer.clone()), *link, *id));
-            named.collect()
-        };
+        // Held, so that nothing is counted twice or not at all that is just taken over.
+        let book = self.book.lock();
+        let named = book.names.iter();
+        let named = named.map(|((peer, link), named)| (Some(peer.clone()), *link, named.id));
         let others = (0..LINKS).map(|link| (None, link, Self::shared(link)));
         let mut all: Vec<LinkMetrics> = named
-            .into_iter()
             .chain(others)
             .filter_map(|(peer, place, id)| Some((peer, place, self.get(id)?)))
             .flat_map(|(peer, place, meter)| {
@@ -147,6 +219,7 @@ impl Meters {
             })
             .filter(|metrics| !metrics.is_empty())
             .collect();
+        drop(book);
         all.sort_by(|a, b| {
             let key = |it: &LinkMetrics| (it.transport, it.peer.is_none(), it.op == Op::Write);
             key(a).cmp(&key(b)).then_with(|| a.peer.cmp(&b.peer))
@@ -156,12 +229,40 @@ impl Meters {
 
     /// Of the further peers of a link.
     fn shared(link: usize) -> MeterId {
-        MeterId((OWN + link.min(LINKS - 1)) as u16)
+        let place = (OWN + link.min(LINKS - 1)) as u16;
+        MeterId { place, turn: 0 }
+    }
+
+    fn at(&self, id: MeterId) -> &Arc<Meter> {
+        self.meters[usize::from(id.place)].get_or_init(Arc::default)
     }
 
     #[inline]
     fn get(&self, id: MeterId) -> Option<&Meter> {
-        Some(self.meters.get(id.0 as usize)?.get()?)
+        let meter = self.meters.get(usize::from(id.place))?.get()?;
+        if meter.turn.load(Ordering::Relaxed) != u64::from(id.turn) {
+            return Some(self.instead(meter));
+        }
+        Some(meter)
+    }
+
+    /// Where that is counted whose own `meter` is another's by now.
+    #[cold]
+    fn instead(&self, meter: &Meter) -> &Meter {
+        self.at(Self::shared(meter.link.load(Ordering::Relaxed)))
+    }
+}
+
+impl Book {
+    /// A place for one more; `None`: there is none.
+    fn room(&mut self) -> Option<MeterId> {
+        self.free.pop().or_else(|| {
+            let place = self.names.len();
+            (place < OWN).then(|| MeterId {
+                place: place as u16,
+                turn: 0,
+            })
+        })
     }
 }
 
@@ -183,6 +284,36 @@ impl Meter {
     /// One task of several took so long.
     pub(crate) fn took(&self, op: Op, time: Duration) {
         self.rest[index(op)].latency.add(time);
+    }
+
+    /// What has ended or was tried again, in all.
+    fn ended(&self) -> u64 {
+        let all = [Op::Read, Op::Write].map(|op| {
+            let it = self.read(op, "", None);
+            it.completed + it.failed + it.cancelled + it.timed_out + it.retries + it.bytes
+        });
+        all[0].wrapping_add(all[1])
+    }
+
+    /// Makes all of another's numbers its own, and leaves nothing there.
+    fn takes_over(&self, other: &Self) {
+        let take = |to: &AtomicU64, from: &AtomicU64| {
+            to.fetch_add(from.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        };
+        for (to, from) in self.ends.all().zip(other.ends.all()) {
+            for (to, from) in to.iter().zip(from) {
+                take(&to.completed, &from.completed);
+                take(&to.bytes, &from.bytes);
+                take(&to.failed, &from.failed);
+                take(&to.cancelled, &from.cancelled);
+                take(&to.timed_out, &from.timed_out);
+            }
+        }
+        for (to, from) in self.rest.iter().zip(&other.rest) {
+            take(&to.parted, &from.parted);
+            take(&to.retries, &from.retries);
+            to.latency.takes_over(&from.latency);
+        }
     }
 
     fn read(&self, op: Op, transport: &'static str, peer: Option<Box<str>>) -> LinkMetrics {
@@ -249,7 +380,7 @@ mod tests {
         }
         let all = meters.read(|link| names[link]);
         assert_eq!(all.len(), OWN + 2);
-        assert_eq!(meters.names.lock().len(), OWN);
+        assert_eq!(meters.book.lock().names.len(), OWN);
         for name in names {
             let of_link = || all.iter().filter(|it| it.transport == name);
             let tasks: u64 = of_link().map(|it| it.completed).sum();
@@ -290,5 +421,88 @@ mod tests {
         let all = meters.read(|_| "link");
         assert_eq!(all.len(), 1, "no direction in which nothing went");
         assert_eq!((all[0].completed, all[0].bytes), (16_000, 48_000));
+    }
+
+    /// By link: tasks and bytes.
+    fn sums(meters: &Meters) -> [(u64, u64); 2] {
+        let all = meters.read(|link| ["a", "b"][link]);
+        ["a", "b"].map(|name| {
+            let of_link = all.iter().filter(|it| it.transport == name);
+            of_link.fold((0, 0), |(tasks, bytes), it| {
+                (tasks + it.completed + it.failed, bytes + it.bytes)
+            })
+        })
+    }
+
+    #[test]
+    fn who_left_long_ago_makes_room_and_no_sum_goes_back() {
+        let meters = Meters::default();
+        let start = Instant::now();
+        let later = |lengths: u32| start + LONG * lengths;
+        assert!(meters.idle(start).is_empty());
+        for peer in 0..OWN {
+            completed(&meters, &format!("peer {peer}"), peer % 2, 10);
+        }
+        let held = meters.of("peer 0", 0);
+        let before = sums(&meters);
+        assert!(meters.idle(start).is_empty(), "nobody knows for how long");
+        assert!(meters.idle(later(1)).len() == OWN);
+        assert!(
+            meters.idle(later(1)).is_empty(),
+            "it does not look all the time"
+        );
+        completed(&meters, "peer 1", 1, 10);
+        let idle = meters.idle(later(2));
+        assert_eq!(idle.len(), OWN - 1, "one was seen to be busy");
+        let (old, _) = meters.of("peer 2", 0);
+        meters.give_up(&idle);
+
+        let shared = |name: &str, link| meters.of(name, link).0.place as usize >= OWN;
+        assert!(!shared("peer 0", 0) && !shared("peer 1", 1));
+        assert_eq!(meters.book.lock().names.len(), 2);
+        let after = sums(&meters);
+        assert_eq!(after, [before[0], (before[1].0 + 1, before[1].1 + 10)]);
+        for peer in 0..OWN - 2 {
+            assert!(!shared(&format!("new {peer}"), 0), "{peer}");
+        }
+        assert!(shared("one more", 0));
+        assert_eq!(sums(&meters), after, "the new ones begin with nothing");
+
+        // What was on its way to one of them is not counted for who came after it.
+        let end = Outcome::Completed { bytes: 5 };
+        meters.ended(old, Op::Read, &end, 5);
+        let all = meters.read(|_| "a");
+        assert!(all.iter().all(|it| it.peer.is_none() || it.bytes != 5));
+        assert_eq!(sums(&meters)[0].1, after[0].1 + 5);
+        drop(held);
+    }
+
+    #[test]
+    fn sums_do_not_go_back_while_meters_are_given_up() {
+        let meters = Meters::default();
+        let start = Instant::now();
+        let counted = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            let counts = scope.spawn(|| {
+                for round in 0..20 {
+                    for peer in 0..OWN {
+                        completed(&meters, &format!("{round} {peer}"), 0, 1);
+                        counted.fetch_add(1, Ordering::SeqCst);
+                    }
+                    let at = |eighths: u32| start + LONG * (4 * round) + LONG / 8 * eighths;
+                    meters.idle(at(0));
+                    meters.give_up(&meters.idle(at(9)));
+                }
+            });
+            let mut last = 0;
+            while !counts.is_finished() {
+                let before = counted.load(Ordering::SeqCst);
+                let (tasks, bytes) = sums(&meters)[0];
+                assert!(tasks >= before.max(last), "{tasks} after {last}");
+                assert!(bytes >= before);
+                last = tasks;
+            }
+        });
+        assert_eq!(sums(&meters)[0], (20 * OWN as u64, 20 * OWN as u64));
     }
 }

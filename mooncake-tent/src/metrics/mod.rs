@@ -5,13 +5,16 @@
 
 mod histogram;
 mod meter;
+mod served;
 mod snapshot;
 mod tally;
 mod text;
 
 pub use histogram::Histogram;
 pub(crate) use meter::{Meter, MeterId, Meters};
+pub use served::Served;
 pub use snapshot::{
     AdmissionMetrics, Failovers, LinkMetrics, Metrics, RefreshMetrics, RegistrationMetrics,
+    ServedMetrics,
 };
 pub(crate) use tally::Tally;

@@ -13,6 +13,8 @@ use crate::{notify::NotificationCounts, transport::Op};
 pub struct Metrics {
     /// By link, peer and direction, where anything has ended.
     pub links: Vec<LinkMetrics>,
+    /// What was done for peers, by link and direction, where there was anything.
+    pub served: Vec<ServedMetrics>,
     /// By where from and where to, where there were any.
     pub failovers: Vec<Failovers>,
     /// Descriptors of segments that were fetched anew.
@@ -32,7 +34,8 @@ pub struct LinkMetrics {
     /// The name of the link.
     pub transport: &'static str,
     /// The name of the segment under which its owner was opened first, cut to 128 bytes. `None`: all
-    /// further peers together, once 1024 links to peers have numbers of their own.
+    /// further peers together, once 1024 links to peers have numbers of their own, and those to which
+    /// nothing went for ten minutes or more, where others needed their numbers.
     pub peer: Option<Box<str>>,
     /// The direction, seen from this process.
     pub op: Op,
@@ -59,6 +62,24 @@ impl LinkMetrics {
         let ended = self.completed + self.failed + self.cancelled + self.timed_out;
         ended + self.bytes + self.retries == 0
     }
+}
+
+/// What peers did over one link in one direction with the memory of this process, as far as this
+/// process has a part in it: what they copy by themselves, such as reads between processes of one host,
+/// is theirs alone to count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ServedMetrics {
+    /// The name of the link.
+    pub transport: &'static str,
+    /// What the peers did.
+    pub op: Op,
+    /// Requests, of which a task may have several.
+    pub requests: u64,
+    /// Bytes of them: of writes at their place, of reads on their way.
+    pub bytes: u64,
+    /// Requests that were refused or broken off.
+    pub refused: u64,
 }
 
 /// Tasks that went on over another link.

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Histogram, LinkMetrics, Metrics};
+use super::{Histogram, LinkMetrics, Metrics, ServedMetrics};
 
 impl Metrics {
     /// As text in OpenMetrics, the format of Prometheus, without the line that ends a page: names begin
@@ -47,6 +47,31 @@ impl Metrics {
             family(out, name, "counter", help)?;
             for link in &self.links {
                 writeln!(out, "{name}_total{{{}}} {}", labels(link), count(link))?;
+            }
+        }
+        let served = [
+            (
+                "tent_served_requests",
+                "Requests of peers that were done here",
+                served(|it| it.requests),
+            ),
+            (
+                "tent_served_bytes",
+                "Bytes that peers read here or wrote here",
+                served(|it| it.bytes),
+            ),
+            (
+                "tent_served_refusals",
+                "Requests of peers that were refused or broken off",
+                served(|it| it.refused),
+            ),
+        ];
+        for (name, help, count) in served {
+            family(out, name, "counter", help)?;
+            for link in &self.served {
+                let (transport, op) = (escaped(link.transport), link.op);
+                let labels = format!("transport=\"{transport}\",op=\"{op}\"");
+                writeln!(out, "{name}_total{{{labels}}} {}", count(link))?;
             }
         }
         let name = "tent_task_latency_seconds";
@@ -134,6 +159,10 @@ fn of(number: fn(&LinkMetrics) -> u64) -> fn(&LinkMetrics) -> u64 {
     number
 }
 
+fn served(number: fn(&ServedMetrics) -> u64) -> fn(&ServedMetrics) -> u64 {
+    number
+}
+
 fn family(out: &mut String, name: &str, kind: &str, help: &str) -> fmt::Result {
     writeln!(out, "# HELP {name} {help}.")?;
     writeln!(out, "# TYPE {name} {kind}")?;
@@ -196,6 +225,13 @@ mod tests {
             to: "tcp",
             tasks: 3,
         });
+        metrics.served.push(ServedMetrics {
+            transport: "tcp",
+            op: Op::Write,
+            requests: 11,
+            bytes: 12,
+            refused: 13,
+        });
         metrics.links.push(LinkMetrics {
             transport: "tcp",
             peer: Some("a\"} 1\nb\\".into()),
@@ -217,6 +253,9 @@ mod tests {
             format!("tent_retries_total{{{labels}}} 10"),
             format!("tent_task_latency_seconds_bucket{{{labels},le=\"0.000001\"}} 0"),
             format!("tent_task_latency_seconds_bucket{{{labels},le=\"+Inf\"}} 0"),
+            "tent_served_requests_total{transport=\"tcp\",op=\"write\"} 11".to_owned(),
+            "tent_served_bytes_total{transport=\"tcp\",op=\"write\"} 12".to_owned(),
+            "tent_served_refusals_total{transport=\"tcp\",op=\"write\"} 13".to_owned(),
             "tent_failovers_total{from=\"shm\",to=\"tcp\"} 3".to_owned(),
             "tent_admission_wait_seconds_count 0".to_owned(),
         ] {

@@ -4,11 +4,11 @@ use std::sync::{Arc, OnceLock};
 
 use mooncake_proto::tent as wire;
 
-use super::Chunks;
+use super::{Chunks, Reach};
 use crate::{
     identity::{Generation, Incarnation, RegistrationId},
     memory::Permission,
-    transport::Peer,
+    transport::{Op, Peer},
 };
 
 /// The newest form of descriptors that we read, and the one that we write.
@@ -134,25 +134,39 @@ impl SegmentDescriptor {
         let Some(held) = self.by_registration.get(id) else {
             return u64::MAX;
         };
-        *held.links.get_or_init(|| {
-            names().enumerate().fold(0, |links, (place, name)| {
-                let named = held.buffer.links.iter().any(|link| link == name);
-                links | u64::from(named) << place
-            })
-        })
+        held.links(&names)
     }
 
-    /// The buffer that holds all of `address..address + length`.
-    pub(crate) fn find(&self, address: u64, length: u64) -> Option<Span> {
+    /// Where all of `address..address + length` lies. A request lies in one buffer: what two buffers
+    /// hold only together is nowhere. Of several buffers that hold all of it, one with which peers may
+    /// do `op` and that one of our links, called `names`, carries; and of those the one that begins
+    /// last, or was registered last. If there is none, one that the owner will refuse, or no link carry,
+    /// with that reason.
+    pub(crate) fn find<'a, I: Iterator<Item = &'a str>>(
+        &self,
+        op: Op,
+        address: u64,
+        length: u64,
+        names: impl Fn() -> I,
+    ) -> Option<Span> {
+        let end = address.checked_add(length)?;
         let last = (address, RegistrationId(u64::MAX));
-        let (_, held) = self.by_address.at_or_before(last)?;
-        let buffer = &held.buffer;
-        let offset = address - buffer.address;
-        let fits = offset.checked_add(length)? <= buffer.length;
-        fits.then_some(Span {
+        let fits = |held: &Held| held.allows(op) && held.links(&names) != 0;
+        // Mostly there is one, and it is this one.
+        let nearest = self.by_address.at_or_before(last)?.1;
+        let found = match nearest.reach() >= end && fits(nearest) {
+            true => nearest,
+            false => {
+                let mut holding = self.by_address.reaching(last, end).peekable();
+                let first = *holding.peek()?;
+                holding.find(|held| fits(held)).unwrap_or(first)
+            }
+        };
+        let buffer = &found.buffer;
+        Some(Span {
             registration: buffer.registration,
             generation: buffer.generation,
-            offset,
+            offset: address - buffer.address,
         })
     }
 
@@ -304,8 +318,33 @@ impl Held {
         self.buffer.registration
     }
 
+    /// A bit for the place of each of our links, called `names`, that carries it.
+    fn links<'a, I: Iterator<Item = &'a str>>(&self, names: &impl Fn() -> I) -> u64 {
+        *self.links.get_or_init(|| {
+            names().enumerate().fold(0, |links, (place, name)| {
+                let named = self.buffer.links.iter().any(|link| link == name);
+                links | u64::from(named) << place
+            })
+        })
+    }
+
+    /// Peers may do that with it.
+    fn allows(&self, op: Op) -> bool {
+        match (self.buffer.permission, op) {
+            (Permission::PeersReadWrite, _) | (Permission::PeersRead, Op::Read) => true,
+            (Permission::PeersRead, Op::Write) | (Permission::Local, _) => false,
+        }
+    }
+
     fn place(&self) -> (u64, RegistrationId) {
         (self.buffer.address, self.id())
+    }
+}
+
+impl Reach for Arc<Held> {
+    /// Where it ends.
+    fn reach(&self) -> u64 {
+        self.buffer.address.saturating_add(self.buffer.length)
     }
 }
 
@@ -418,7 +457,7 @@ mod tests {
     fn an_address_is_found_in_the_buffer_that_holds_all_of_the_range() {
         let segment = segment(vec![buffer(2, 200, 50), buffer(1, 100, 100)]);
         let at = |address, length| {
-            let span = segment.find(address, length)?;
+            let span = segment.find(Op::Write, address, length, names)?;
             Some((span.registration.0, span.offset))
         };
         assert_eq!(at(100, 100), Some((1, 0)));
@@ -473,8 +512,16 @@ mod tests {
         let made = before.with_delta(delta.clone()).unwrap();
         assert!(made.buffers().eq(after.buffers()));
         assert_eq!(made.version(), after.version());
-        assert_eq!(made.find(300, 9).map(|span| span.registration.0), Some(3));
-        assert_eq!(made.find(500, 5).map(|span| span.registration.0), Some(2));
+        assert_eq!(
+            made.find(Op::Read, 300, 9, names)
+                .map(|span| span.registration.0),
+            Some(3)
+        );
+        assert_eq!(
+            made.find(Op::Read, 500, 5, names)
+                .map(|span| span.registration.0),
+            Some(2)
+        );
 
         let broken = |change: fn(&mut wire::SegmentDelta)| {
             let mut delta = delta.clone();
@@ -493,23 +540,97 @@ mod tests {
         );
     }
 
+    fn names() -> impl Iterator<Item = &'static str> {
+        ["shm", "tcp"].into_iter()
+    }
+
+    #[test]
+    fn of_buffers_that_overlap_one_is_found_that_holds_all_and_serves() {
+        let mut all = vec![
+            buffer(1, 0, 1000),
+            buffer(2, 100, 50),
+            buffer(3, 100, 50),
+            buffer(4, 400, 100),
+            buffer(5, 450, 100),
+            buffer(6, 600, 50),
+            buffer(7, 2000, 100),
+            buffer(8, 2050, 10),
+        ];
+        all[3].permission = Permission::PeersRead;
+        // Of another kind than what we have.
+        all[5].links = ["rdma".to_owned()].into();
+        for place in [6, 7] {
+            all[place].permission = Permission::PeersRead;
+        }
+        all[7].links = ["rdma".to_owned()].into();
+        let segment = segment(all);
+        let at = |op, address, length| {
+            let span = segment.find(op, address, length, names)?;
+            Some((span.registration.0, span.offset))
+        };
+        for op in [Op::Read, Op::Write] {
+            assert_eq!(at(op, 120, 10), Some((3, 20)), "registered last");
+            assert_eq!(at(op, 200, 10), Some((1, 200)), "behind a small one");
+            assert_eq!(at(op, 140, 20), Some((1, 140)), "beyond its end");
+            assert_eq!(at(op, 460, 20), Some((5, 10)), "begins last");
+            assert_eq!(at(op, 610, 5), Some((1, 610)), "some link carries it");
+            assert_eq!(at(op, 990, 11), None);
+            assert_eq!(at(op, u64::MAX, 2), None);
+        }
+        assert_eq!(at(Op::Read, 410, 5), Some((4, 10)));
+        assert_eq!(at(Op::Write, 410, 5), Some((1, 410)), "that may be written");
+        // Whoever may not is told so by the owner, rather than that nothing is there.
+        assert_eq!(at(Op::Read, 2055, 2), Some((7, 55)));
+        assert_eq!(at(Op::Write, 2055, 2), Some((8, 5)));
+        assert_eq!(at(Op::Write, 2010, 2), Some((7, 10)));
+    }
+
+    #[test]
+    fn one_among_very_many_is_found_through_all_that_overlap_it() {
+        let small = (0..10_000).map(|id| buffer(id + 2, 1000 + id * 10, 10));
+        let mut segment = segment(small.chain([buffer(1, 0, 1 << 40)]).collect());
+        let at = |segment: &SegmentDescriptor, address, length| {
+            let found = segment.find(Op::Write, address, length, names);
+            found.map(|span| span.registration.0)
+        };
+        assert_eq!(at(&segment, 1 << 39, 7), Some(1));
+        assert_eq!(at(&segment, 1005, 6), Some(1), "across two small ones");
+        assert_eq!(at(&segment, 1015, 5), Some(3));
+        segment.take(RegistrationId(1));
+        assert_eq!(at(&segment, 1 << 39, 7), None);
+        assert_eq!(at(&segment, 1005, 6), None, "no request lies in two");
+    }
+
     proptest! {
         #[test]
-        fn finding_never_leaves_a_buffer(
-            spans in proptest::collection::vec((0..1000_u64, 1..200_u64), 0..8),
+        fn what_some_buffer_holds_is_found_and_finding_never_leaves_a_buffer(
+            spans in proptest::collection::vec((0..1000_u64, 1..200_u64, any::<bool>()), 0..8),
             address in 0..1300_u64,
             length in 1..300_u64,
         ) {
-            let buffers: Vec<_> = spans
-                .iter()
-                .enumerate()
-                .map(|(i, (address, length))| buffer(i as u64, *address, *length))
+            let numbered = spans.iter().enumerate();
+            let buffers: Vec<_> = numbered
+                .map(|(i, (address, length, writable))| BufferDescriptor {
+                    permission: match writable {
+                        true => Permission::PeersReadWrite,
+                        false => Permission::PeersRead,
+                    },
+                    ..buffer(i as u64, *address, *length)
+                })
                 .collect();
+            let holds = |it: &&BufferDescriptor| {
+                it.address <= address && address + length <= it.address + it.length
+            };
+            let holding: Vec<_> = buffers.iter().filter(holds).cloned().collect();
+            let writable = |it: &BufferDescriptor| it.permission == Permission::PeersReadWrite;
             let segment = segment(buffers);
-            if let Some(span) = segment.find(address, length) {
+            let found = segment.find(Op::Write, address, length, names);
+            prop_assert_eq!(found.is_some(), !holding.is_empty());
+            if let Some(span) = found {
                 let found = segment.buffer(span.registration).unwrap();
                 prop_assert_eq!(found.address + span.offset, address);
                 prop_assert!(span.offset + length <= found.length);
+                prop_assert_eq!(writable(found), holding.iter().any(writable));
             }
         }
     }

@@ -10,7 +10,7 @@ mod remote;
 mod route;
 mod watch;
 
-use chunks::Chunks;
+use chunks::{Chunks, Reach};
 pub(crate) use descriptor::Span;
 pub use descriptor::{BufferDescriptor, SegmentDescriptor};
 pub(crate) use fences::Fences;

@@ -15,7 +15,7 @@ use super::{BufferDescriptor, Fences, Routes, SegmentDescriptor, Span};
 use crate::{
     identity::{Generation, Incarnation, RegistrationId},
     selector::memory_kind,
-    transport::Opened,
+    transport::{Op, Opened},
 };
 
 /// An opened segment. Clones refer to the same one, and share a count of themselves: threads that submit
@@ -209,10 +209,16 @@ impl Known {
     }
 
     /// Resolves what the caller named. A generation that the caller names is left to the owner to
-    /// check, who knows better than any descriptor.
-    pub(crate) fn resolve(&self, range: RemoteRange, length: u64) -> Option<Span> {
+    /// check, who knows better than any descriptor. `names` are those of our links.
+    pub(crate) fn resolve<'a, I: Iterator<Item = &'a str>>(
+        &self,
+        op: Op,
+        range: RemoteRange,
+        length: u64,
+        names: impl Fn() -> I,
+    ) -> Option<Span> {
         match range {
-            RemoteRange::Address(address) => self.descriptor.find(address, length),
+            RemoteRange::Address(address) => self.descriptor.find(op, address, length, names),
             RemoteRange::Registered {
                 registration,
                 generation: Some(generation),

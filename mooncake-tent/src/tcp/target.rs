@@ -36,9 +36,10 @@ use crate::{
     error::{Error, Result},
     identity::Incarnation,
     memory::{Access, Admission, BufferTable, LocalSlice, Refusal},
+    metrics::Served,
     platform::after,
     spin::Spin,
-    transport::{Arrival, ArrivalBook, InstallContext, LinkGauges},
+    transport::{Arrival, ArrivalBook, InstallContext, LinkGauges, Op},
 };
 
 /// How long a connection may take for its whole hello.
@@ -71,6 +72,7 @@ struct Shared {
     incarnation: Incarnation,
     buffers: Arc<BufferTable>,
     arrivals: Arc<ArrivalBook>,
+    served: Arc<Served>,
     config: TcpConfig,
     lanes: Mutex<AcceptedLanes>,
     /// A lane's thread has ended.
@@ -152,6 +154,7 @@ impl Target {
             incarnation: engine.incarnation,
             buffers: Arc::clone(&engine.buffers),
             arrivals: Arc::clone(&engine.arrivals),
+            served: Arc::clone(engine.served()),
             config: config.clone(),
             lanes: Mutex::default(),
             ended: Condvar::new(),
@@ -236,6 +239,19 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
 }
 
 impl Shared {
+    /// What became of a peer's request.
+    fn count(&self, request: &RequestHeader, status: &Status) {
+        let op = match request.verb {
+            Verb::Read => Op::Read,
+            Verb::Write => Op::Write,
+            Verb::Fence => return,
+        };
+        match status {
+            Status::Applied => self.served.done(op, request.length),
+            _ => self.served.refused(op),
+        }
+    }
+
     /// Waits until not too many have just come. Those that come meanwhile wait with the system.
     fn until_next(&self) {
         let mut lanes = self.lanes.lock();
@@ -537,6 +553,7 @@ impl<'a> Lane<'a> {
                 (status, SmallVec::new())
             }
         };
+        self.shared.count(request, &status);
         self.answer(request, status, payload)
     }
 
@@ -745,6 +762,7 @@ mod tests {
             incarnation: life,
             buffers,
             arrivals: ArrivalBook::new(0),
+            served: Arc::default(),
             config: TcpConfig::default(),
             lanes: Mutex::default(),
             ended: Condvar::new(),

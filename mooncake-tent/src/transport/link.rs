@@ -16,6 +16,7 @@ use crate::{
     error::{Reason, Result},
     identity::{Generation, Incarnation, PeerId, RegistrationId},
     memory::{Access, BufferTable, LocalBuffer, LocalSlice},
+    metrics::Served,
     segment::SegmentDescriptor,
     selector::LinkDevices,
 };
@@ -239,6 +240,8 @@ pub struct InstallContext {
     pub(crate) tasks: Tasks,
     pub(crate) buffers: Arc<BufferTable>,
     pub(crate) arrivals: Arc<ArrivalBook>,
+    /// Each link has its own.
+    pub(crate) served: Arc<Served>,
 }
 
 impl InstallContext {
@@ -250,6 +253,11 @@ impl InstallContext {
     /// Where it tells of writes of peers that want it.
     pub fn arrivals(&self) -> &Arc<ArrivalBook> {
         &self.arrivals
+    }
+
+    /// Where it counts what it does for peers.
+    pub fn served(&self) -> &Arc<Served> {
+        &self.served
     }
 
     /// The cells of all tasks.

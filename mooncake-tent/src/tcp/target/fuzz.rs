@@ -31,6 +31,7 @@ pub(in crate::tcp) fn serve(
         incarnation: Incarnation::random(),
         buffers,
         arrivals: ArrivalBook::new(MOST_ARRIVALS),
+        served: Arc::default(),
         config: TcpConfig::default(),
         lanes: Mutex::default(),
         ended: Condvar::new(),
