@@ -287,10 +287,10 @@ mod relayed {
         let remote = buffer(&target, 100, Permission::PeersReadWrite).await;
         // Behind the hello: a request with its extension and payload; an answer with its payload.
         let up = (0..64 + SMALL).map(|at| (true, at));
-        let down = (0..24 + SMALL).map(|at| (false, at));
+        let down = (0..ANSWER as u64 + SMALL).map(|at| (false, at));
         let told = AtomicU64::new(0);
         for (is_up, at) in up.chain(down) {
-            let reads = !is_up && at >= 24;
+            let reads = !is_up && at >= ANSWER as u64;
             let mut rules = Rules::default();
             match is_up {
                 true => rules.up.flip = Some(48 + at),

@@ -1,6 +1,7 @@
 //! An initiator's connection to a peer: requests in a window, answers in their order.
 
 mod answers;
+mod credit;
 #[cfg(all(test, mooncake_loom))]
 mod loom_models;
 mod relief;
@@ -15,6 +16,7 @@ use std::{
 
 use smallvec::SmallVec;
 
+use self::credit::{Allowance, Granted};
 use super::{
     TcpConfig,
     inbox::{Cursor, Inbox},
@@ -99,6 +101,9 @@ pub(super) struct Lane {
     load: AtomicU64,
     /// Of all lanes to its peer together.
     peer_load: Arc<PeerLoad>,
+    granted: Granted,
+    /// What it has to send waits for credit.
+    broke: AtomicBool,
     /// It is so old that new requests go to others.
     aged: AtomicBool,
     /// Tasks whose payload shall be dropped by whoever receives it now.
@@ -134,6 +139,7 @@ pub(super) struct Receiver {
     /// Requests whose answers are wholly here; empty between steps.
     whole: Vec<Pending>,
     answered: u64,
+    allowance: Allowance,
     pub(super) spin: Spin,
 }
 
@@ -221,10 +227,13 @@ impl Lane {
                 reading: None,
                 whole: Vec::new(),
                 answered: 0,
+                allowance: Allowance::default(),
                 spin: Spin::new(config.spin),
             }),
             load: AtomicU64::new(0),
             peer_load,
+            granted: Granted::default(),
+            broke: AtomicBool::new(false),
             aged: AtomicBool::new(false),
             cancelled: Mutex::default(),
             some_cancelled: AtomicBool::new(false),
@@ -347,7 +356,7 @@ impl Lane {
             };
             let (payload, local) = match post.verb {
                 Verb::Write => (post.local, SmallVec::new()),
-                Verb::Read | Verb::Fence => (SmallVec::new(), post.local),
+                Verb::Read | Verb::Fence | Verb::GiveBack => (SmallVec::new(), post.local),
             };
             pending.push_back(Pending {
                 task: Some(post.task),
@@ -365,6 +374,7 @@ impl Lane {
             sender.outbox.push(Frame {
                 tag,
                 before,
+                cost: post.verb.cost(post.length),
                 header: header.encode_long(post.extension),
                 head: header.sent_bytes(),
                 payload,
@@ -395,9 +405,11 @@ impl Lane {
             let sent = sender.outbox.send(socket, limit, Mode::Try);
             self.sent_below
                 .store(sender.sent_below(), Ordering::Relaxed);
+            self.broke
+                .store(matches!(sent, Ok(Sent::Broke)), Ordering::Relaxed);
             drop(sender);
             let blocked = match sent {
-                Ok(Sent::All) => false,
+                Ok(Sent::All | Sent::Broke) => false,
                 Ok(Sent::Overdue) => {
                     self.end_overdue(Instant::now());
                     continue;
@@ -432,6 +444,8 @@ impl Lane {
         Limit {
             tag: oldest + self.window,
             before: answered + self.window_bytes,
+            granted: self.granted.now(),
+            alone: oldest,
         }
     }
 
@@ -522,7 +536,7 @@ impl Lane {
             return Ok(false);
         };
         let answer = AnswerHeader::decode(&bytes).map_err(|what| violation(&what.to_string()))?;
-        let mut pending = self.take_answered(&answer)?;
+        let mut pending = self.take_answered(&answer, &mut receiver.allowance)?;
         pending.answer = pending.checked.then_some(answer);
         match (answer.status, pending.verb) {
             (Status::Applied, Verb::Read) => {
@@ -538,7 +552,7 @@ impl Lane {
                 };
                 receiver.reading = Some((pending, sink));
             }
-            (Status::Applied, Verb::Write | Verb::Fence) => {
+            (Status::Applied, Verb::Write | Verb::Fence | Verb::GiveBack) => {
                 receiver.inbox.expect_nothing();
                 let bytes = pending.length;
                 self.answered(receiver, pending, Outcome::Completed { bytes });

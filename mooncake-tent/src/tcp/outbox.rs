@@ -5,7 +5,10 @@ use std::{collections::VecDeque, io, net::TcpStream, time::Instant};
 use smallvec::SmallVec;
 
 use super::socket::{Mode, Sending};
-use crate::memory::LocalSlice;
+use crate::{
+    credit::{Credit, Purse},
+    memory::LocalSlice,
+};
 
 /// Bytes of one call; more only makes the receiver wait for the first of them.
 const MOST_BYTES: usize = 1 << 20;
@@ -16,6 +19,8 @@ pub(super) struct Frame<const H: usize> {
     pub(super) tag: u64,
     /// Bytes of the requests before it, of those of its lane.
     pub(super) before: u64,
+    /// The credit that it takes.
+    pub(super) cost: Credit,
     pub(super) header: [u8; H],
     /// So much of it is sent.
     pub(super) head: usize,
@@ -29,6 +34,10 @@ pub(super) struct Frame<const H: usize> {
 pub(super) struct Limit {
     pub(super) tag: u64,
     pub(super) before: u64,
+    /// What a frame costs has to be covered by this …
+    pub(super) granted: Credit,
+    /// … unless it has this tag: nothing before it is unanswered.
+    pub(super) alone: u64,
 }
 
 /// Why sending stopped without an error.
@@ -36,6 +45,8 @@ pub(super) struct Limit {
 pub(super) enum Sent {
     /// Nothing below the limit is left.
     All,
+    /// The next one waits for credit.
+    Broke,
     /// The first frame's deadline is over, and nothing of it was sent.
     Overdue,
 }
@@ -44,9 +55,10 @@ pub(super) enum Sent {
 #[derive(Debug)]
 pub(super) struct Outbox<const H: usize> {
     frames: VecDeque<Frame<H>>,
-    /// Of the first frame.
+    /// Of the first frame, which is paid then.
     sent: u64,
     bytes: u64,
+    purse: Purse,
 }
 
 impl<const H: usize> Outbox<H> {
@@ -55,7 +67,13 @@ impl<const H: usize> Outbox<H> {
             frames: VecDeque::new(),
             sent: 0,
             bytes: 0,
+            purse: Purse::default(),
         }
+    }
+
+    /// What is left of the credit.
+    pub(super) fn left(&self, granted: Credit) -> Credit {
+        self.purse.left(granted)
     }
 
     pub(super) fn push(&mut self, frame: Frame<H>) {
@@ -130,6 +148,9 @@ impl<const H: usize> Outbox<H> {
         let limit = Some(limit);
         let below = |frame: &&Frame<H>| is_below(frame, limit);
         while let Some(first) = self.frames.front().filter(below) {
+            if self.sent == 0 && !pays(first, limit, &mut { self.purse }) {
+                return Ok(Sent::Broke);
+            }
             let mut clock = Clock(None);
             if clock.is_over(first.deadline) {
                 return match self.sent {
@@ -138,7 +159,7 @@ impl<const H: usize> Outbox<H> {
                 };
             }
             let sent = self.gather(limit, &mut clock).send(socket, mode)?;
-            self.advance(sent as u64);
+            self.advance(sent as u64, limit);
         }
         Ok(Sent::All)
     }
@@ -147,7 +168,7 @@ impl<const H: usize> Outbox<H> {
     pub(super) fn send_some(&mut self, socket: &TcpStream, mode: Mode) -> io::Result<bool> {
         if !self.frames.is_empty() {
             let sent = self.gather(None, &mut Clock(None)).send(socket, mode)?;
-            self.advance(sent as u64);
+            self.advance(sent as u64, None);
         }
         Ok(!self.frames.is_empty())
     }
@@ -155,10 +176,12 @@ impl<const H: usize> Outbox<H> {
     fn gather(&self, limit: Option<Limit>, clock: &mut Clock) -> Sending<'_> {
         let mut sending = Sending::new();
         let mut skip = self.sent as usize;
-        let below = self
-            .frames
-            .iter()
-            .take_while(|frame| is_below(frame, limit));
+        let mut purse = self.purse;
+        let mut begun = self.sent > 0;
+        let below = self.frames.iter().take_while(|frame| {
+            let paid = std::mem::take(&mut begun);
+            is_below(frame, limit) && (paid || pays(frame, limit, &mut purse))
+        });
         for frame in below {
             if sending.bytes() >= MOST_BYTES || clock.is_over(frame.deadline) {
                 break;
@@ -182,12 +205,18 @@ impl<const H: usize> Outbox<H> {
         sending
     }
 
-    fn advance(&mut self, sent: u64) {
+    fn advance(&mut self, sent: u64, limit: Option<Limit>) {
+        let mut paid = self.sent > 0;
         self.bytes -= sent;
         self.sent += sent;
-        while let Some(first) = self.frames.front()
-            && self.sent >= length(first)
+        while self.sent > 0
+            && let Some(first) = self.frames.front()
         {
+            let paid = std::mem::take(&mut paid) || pays(first, limit, &mut self.purse);
+            debug_assert!(paid, "it was sent without credit");
+            if self.sent < length(first) {
+                break;
+            }
             self.sent -= length(first);
             self.frames.pop_front();
         }
@@ -196,6 +225,11 @@ impl<const H: usize> Outbox<H> {
 
 fn is_below<const H: usize>(frame: &Frame<H>, limit: Option<Limit>) -> bool {
     limit.is_none_or(|limit| frame.tag < limit.tag && frame.before < limit.before)
+}
+
+/// Pays for a frame before its first byte.
+fn pays<const H: usize>(frame: &Frame<H>, limit: Option<Limit>, purse: &mut Purse) -> bool {
+    limit.is_none_or(|limit| purse.pay(frame.cost, limit.granted, frame.tag == limit.alone))
 }
 
 fn length<const H: usize>(frame: &Frame<H>) -> u64 {
