@@ -380,7 +380,7 @@ async fn without_credit_requests_wait_untouched_and_can_be_cancelled_or_end_in_t
     answer_it.send(()).unwrap();
     terminal(&batches[0]).await;
     assert_eq!(next(&said), (3, false));
-    assert_eq!(tcp(&engine).waiting_for_credit, 0);
+    eventually("nothing waits", || tcp(&engine).waiting_for_credit == 0).await;
     answer_it.send(()).unwrap();
     terminal(&batches[3]).await;
     assert!(batches[3].outcome(0).unwrap().is_completed());

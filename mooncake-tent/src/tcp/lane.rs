@@ -443,7 +443,7 @@ impl Lane {
         let answered = sender.posted.saturating_sub(self.load());
         Limit {
             tag: oldest + self.window,
-            before: answered + self.window_bytes,
+            before: answered + self.window_bytes.min(self.granted.window()),
             granted: self.granted.now(),
             alone: oldest,
         }
@@ -493,6 +493,7 @@ impl Lane {
             return Err(overdue());
         }
         Ok(if receiver.answered > answered {
+            self.tune(receiver);
             Received::Answers
         } else {
             Received::Bytes

@@ -316,11 +316,11 @@ impl TcpSubBatch {
         }
     }
 
-    /// The most bytes of one request: no more than its lane may have under way.
+    /// The most bytes of one request, which suit its lane.
     fn piece(&self, turn: &Turn) -> u64 {
         let most = self.peers.config().slice_bytes.max(1);
-        let room = turn.lanes[turn.current].room();
-        room.max(LEAST_PIECE).min(most)
+        let piece = turn.lanes[turn.current].piece();
+        piece.max(LEAST_PIECE).min(most)
     }
 
     fn add(&self, mut post: Post, turn: &mut Turn, posts: &mut Vec<Post>) {

@@ -298,7 +298,7 @@ impl Peers {
             };
             match self.reach(peer, &lane) {
                 Ok((socket, clock, granted)) => {
-                    lane.begin_with(granted);
+                    lane.begin_with(granted, clock.elapsed());
                     peer.dial.lock().succeeded();
                     lane.connected(socket, clock);
                     self.poller.add(&lane);

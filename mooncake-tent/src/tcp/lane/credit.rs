@@ -1,9 +1,9 @@
-//! What the peer lets a lane have under way.
+//! What the peer lets a lane have under way, and what suits its connection.
 
 use std::time::{Duration, Instant};
 
 use super::{
-    super::{outbox::Frame, wire::RequestHeader},
+    super::{outbox::Frame, tuner::Tuner, wire::RequestHeader},
     AtomicU64, Extension, Lane, Ordering, Pending, Receiver, SmallVec,
 };
 use crate::credit::{Credit, Grants};
@@ -19,6 +19,10 @@ pub(super) struct Granted {
     requests: AtomicU64,
     /// Bytes that may be under way at once.
     room: AtomicU64,
+    /// Bytes that are best under way at once.
+    window: AtomicU64,
+    /// The best length of a request.
+    piece: AtomicU64,
 }
 
 impl Default for Granted {
@@ -28,6 +32,8 @@ impl Default for Granted {
             bytes: AtomicU64::new(bytes),
             requests: AtomicU64::new(requests),
             room: AtomicU64::new(bytes),
+            window: AtomicU64::new(u64::MAX),
+            piece: AtomicU64::new(u64::MAX),
         }
     }
 }
@@ -38,6 +44,10 @@ impl Granted {
             bytes: self.bytes.load(Ordering::Relaxed),
             requests: self.requests.load(Ordering::Relaxed),
         }
+    }
+
+    pub(super) fn window(&self) -> u64 {
+        self.window.load(Ordering::Relaxed)
     }
 
     pub(super) fn set(&self, grants: &Grants) {
@@ -56,12 +66,17 @@ pub(super) struct Allowance {
     first: Credit,
     /// Since when, as far as was looked, it is idle, and how many requests were answered before.
     rests: Option<(Instant, u64)>,
+    /// With when its time began; `None` before the lane is connected.
+    tuner: Option<(Tuner, Instant)>,
 }
 
 impl Allowance {
     /// `pending` is answered, and so much is granted now.
     pub(super) fn hear(&mut self, pending: &Pending, granted: Credit) {
         self.grants.hear(pending.verb.cost(pending.length), granted);
+        if let Some((tuner, _)) = &mut self.tuner {
+            tuner.answered(pending.length);
+        }
     }
 
     pub(super) fn grants(&self) -> &Grants {
@@ -70,18 +85,36 @@ impl Allowance {
 }
 
 impl Lane {
-    /// What the peer has granted to begin with, before the lane is connected. Without that there is no
-    /// limit.
-    pub(in crate::tcp) fn begin_with(&self, granted: Credit) {
+    /// What the peer has granted to begin with, before the lane is connected, and how long its hello
+    /// took. Without that there is no limit.
+    pub(in crate::tcp) fn begin_with(&self, granted: Credit, round_trip: Duration) {
         let mut receiver = self.receiver();
         receiver.allowance.grants = Grants::first(granted);
         receiver.allowance.first = granted;
+        let tuner = Tuner::new(self.window_bytes, round_trip);
+        receiver.allowance.tuner = Some((tuner, Instant::now()));
         self.granted.set(receiver.allowance.grants());
     }
 
-    /// Bytes that it may have under way at once.
-    pub(in crate::tcp) fn room(&self) -> u64 {
-        self.granted.room.load(Ordering::Relaxed)
+    /// How long a request should be at most: no longer than what may be under way at once.
+    pub(in crate::tcp) fn piece(&self) -> u64 {
+        let room = self.granted.room.load(Ordering::Relaxed);
+        room.min(self.granted.piece.load(Ordering::Relaxed))
+    }
+
+    /// Looks now and then at how fast the connection is.
+    pub(super) fn tune(&self, receiver: &mut Receiver) {
+        let Some((tuner, zero)) = &mut receiver.allowance.tuner else {
+            return;
+        };
+        if self.load() == 0 {
+            tuner.rest();
+        } else if tuner.is_due() {
+            tuner.look(zero.elapsed());
+            let piece = tuner.piece().unwrap_or(u64::MAX);
+            self.granted.window.store(tuner.window(), Ordering::Relaxed);
+            self.granted.piece.store(piece, Ordering::Relaxed);
+        }
     }
 
     /// What it has to send waits for credit.
