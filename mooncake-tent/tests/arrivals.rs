@@ -308,7 +308,7 @@ mod relayed {
             let outcome = once(&sender, request.clone()).await;
             let what = format!("byte {at} {}", if is_up { "up" } else { "down" });
             assert!(!outcome.is_completed(), "{what}: {outcome:?}");
-            let payload = if is_up { at >= 64 } else { at >= 24 };
+            let payload = if is_up { at >= 64 } else { reads };
             if payload {
                 let error = error(Some(outcome));
                 assert_eq!(error.reason, Reason::Corrupted, "{what}");
@@ -323,7 +323,7 @@ mod relayed {
             assert!(outcome.is_completed(), "{what}: {outcome:?}");
             target.receive_arrivals();
         }
-        assert_eq!(told.load(Ordering::Relaxed), 24);
+        assert_eq!(told.load(Ordering::Relaxed), ANSWER as u64);
     }
 
     #[tokio::test(flavor = "multi_thread")]
