@@ -368,7 +368,7 @@ mod tests {
     #[test]
     fn many_sessions_of_one_sender_borrow_no_more_than_one_of_another() {
         let ledger = ledger(64 << 20, 1 << 16, 256);
-        let mut open = |id| ledger.open(sender(id), Credit::ENDLESS).unwrap();
+        let open = |id| ledger.open(sender(id), Credit::ENDLESS).unwrap();
         let mut many: Vec<_> = (0..8).map(|_| open(1)).collect();
         let mut one = open(2);
         for _ in 0..1000 {

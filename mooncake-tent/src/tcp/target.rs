@@ -134,6 +134,9 @@ struct Accepted {
     moving: Moving,
 }
 
+/// What a lane begins with.
+type Greeted = (Hello, LaneClock, Moving, Option<Account>);
+
 /// Bytes that a lane has to move before its peer is served. Only the lane's thread writes it.
 type Moving = Arc<AtomicU64>;
 
@@ -304,11 +307,7 @@ impl Shared {
     }
 
     /// Exchanges hellos; `None` if the lane is turned away.
-    fn greet(
-        &self,
-        number: u64,
-        socket: &TcpStream,
-    ) -> io::Result<Option<(Hello, LaneClock, Moving, Option<Account>)>> {
+    fn greet(&self, number: u64, socket: &TcpStream) -> io::Result<Option<Greeted>> {
         let patience = self.patience();
         socket.set_nodelay(true)?;
         socket.set_write_timeout(Some(patience))?;

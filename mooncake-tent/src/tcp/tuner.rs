@@ -45,7 +45,7 @@ impl Tuner {
 
     /// The best length of a request; `None`: any.
     pub(super) fn piece(&self) -> Option<u64> {
-        (self.window < self.most).then(|| self.window / PIECES)
+        (self.window < self.most).then_some(self.window / PIECES)
     }
 
     /// So much was answered.
