@@ -19,7 +19,7 @@ pub(crate) const TARGET: Target = Target {
     ],
 };
 
-const ANSWER: usize = 24;
+const ANSWER: usize = 40;
 const APPLIED: u8 = 0;
 const STILL_RUNNING: u8 = 5;
 const MOST: usize = 4 << 10;
@@ -100,9 +100,10 @@ fn fits(bytes: &[u8], tag: usize, awaited: &Awaited) -> Option<bool> {
         false => 0,
     };
     let numbers = [tag, length].map(|number| (number as u64).to_le_bytes());
-    let right = header[1] == verb && header[8..] == *numbers.concat();
+    let right = header[1] == verb && header[8..24] == *numbers.concat();
     // What only a write is answered: there is no room to note it, or it was changed on the way.
     let status = header[0] < STILL_RUNNING || header[0] > STILL_RUNNING && !awaited.reads;
+    // What it grants does not matter: everything was sent.
     // Nothing here was asked to be checked.
     let unchecked = header[2..8] == [0; 6];
     (right && status && unchecked).then_some(applied)

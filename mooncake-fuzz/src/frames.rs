@@ -8,10 +8,11 @@ pub(crate) const TARGET: Target = Target {
     name: "frames",
     run,
     words: &[
-        b"MCTL\x02\0",
+        b"MCTL\x03\0",
         b"\x01\0\0\0",
         b"\x02\0\0\0",
         b"\x03\0\0\0",
+        b"\x04\0\0\0",
         &[0; 8],
         &[0; 20],
     ],

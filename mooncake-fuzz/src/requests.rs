@@ -1,7 +1,9 @@
 //! Lanes that a target serves. What it must do is worked out a second time, from the description
 //! of the protocol.
 
-use mooncake_tent::tcp::fuzz::{BUFFER_BYTES, LANE_AGE, MESSAGES, MOST_ARRIVALS, Served, serve};
+use mooncake_tent::tcp::fuzz::{
+    BUFFER_BYTES, CREDIT_BYTES, CREDIT_REQUESTS, LANE_AGE, MESSAGES, MOST_ARRIVALS, Served, serve,
+};
 
 use crate::{Target, shape::shape};
 
@@ -12,6 +14,7 @@ pub(crate) const TARGET: Target = Target {
         b"\x01\0\0\0\0\0\0\0",
         b"\x02\0\0\0\0\0\0\0",
         b"\x03\0\0\0\0\0\0\0",
+        b"\x04\0\0\0\0\0\0\0",
         b"\x02\x01\0\0\x01\0\0\0",
         b"\x01\x02\0\0\x01\0\0\0",
         b"\0\0\0\0\0\x01\0\0",
@@ -29,11 +32,12 @@ const CHECKED: u8 = 2;
 const APPLIED: u8 = 0;
 const NO_ROOM: u8 = 6;
 const CORRUPTED: u8 = 7;
-const ANSWER: usize = 24;
+const ANSWER: usize = 40;
 const LARGEST: u64 = 1 << 40;
 const READ: u8 = 1;
 const WRITE: u8 = 2;
 const FENCE: u8 = 3;
+const GIVE_BACK: u8 = 4;
 /// In lane time.
 const OVERDUE: u64 = LANE_AGE.as_micros() as u64;
 /// Longest input: its answers must fit into a socket.
@@ -108,7 +112,8 @@ impl Expected {
                     return;
                 }
             }
-            if request.length > LARGEST {
+            // What is granted at first is never given back.
+            if request.length > LARGEST || request.verb == GIVE_BACK {
                 return;
             }
             if request.verb != FENCE && (1..=OVERDUE).contains(&request.deadline) {
@@ -148,6 +153,7 @@ impl Expected {
         assert_eq!(served.memory, self.memory);
         let mut answers = &served.answers[..];
         let mut statuses = Vec::new();
+        let mut granted = (CREDIT_BYTES, CREDIT_REQUESTS);
         for request in &self.answers {
             let (header, rest) = answers
                 .split_first_chunk::<ANSWER>()
@@ -155,6 +161,10 @@ impl Expected {
             let (status, verb) = (header[0], header[1]);
             let (tag, length) = (number(&header[8..]), number(&header[16..]));
             assert_eq!((verb, tag), (request.verb, request.tag));
+            if verb != FENCE {
+                granted = (granted.0 + request.length, granted.1 + 1);
+            }
+            assert_eq!((number(&header[24..]), number(&header[32..])), granted);
             match request.status {
                 Some(wanted) => assert_eq!(status, wanted),
                 None => assert!((1..=4).contains(&status), "status {status}"),

@@ -60,6 +60,8 @@ pub mod cma;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod control;
+#[cfg(feature = "tcp")]
+mod credit;
 mod engine;
 mod error;
 #[cfg(feature = "file")]

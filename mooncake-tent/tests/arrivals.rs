@@ -430,10 +430,10 @@ mod relayed {
         let remote = buffer(&target, 100, Permission::PeersReadWrite).await;
         // Behind the hello: a request with its extension and payload; an answer with its payload.
         let up = (0..64 + SMALL).map(|at| (true, at));
-        let down = (0..24 + SMALL).map(|at| (false, at));
+        let down = (0..ANSWER as u64 + SMALL).map(|at| (false, at));
         let told = AtomicU64::new(0);
         for (is_up, at) in up.chain(down) {
-            let reads = !is_up && at >= 24;
+            let reads = !is_up && at >= ANSWER as u64;
             let mut rules = Rules::default();
             match is_up {
                 true => rules.up.flip = Some(48 + at),
@@ -451,7 +451,7 @@ mod relayed {
             let outcome = once(&sender, request.clone()).await;
             let what = format!("byte {at} {}", if is_up { "up" } else { "down" });
             assert!(!outcome.is_completed(), "{what}: {outcome:?}");
-            let payload = if is_up { at >= 64 } else { at >= 24 };
+            let payload = if is_up { at >= 64 } else { reads };
             if payload {
                 let error = error(Some(outcome));
                 assert_eq!(error.reason, Reason::Corrupted, "{what}");
@@ -466,7 +466,7 @@ mod relayed {
             assert!(outcome.is_completed(), "{what}: {outcome:?}");
             target.receive_arrivals();
         }
-        assert_eq!(told.load(Ordering::Relaxed), 24);
+        assert_eq!(told.load(Ordering::Relaxed), ANSWER as u64);
     }
 
     #[tokio::test(flavor = "multi_thread")]

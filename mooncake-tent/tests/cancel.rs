@@ -105,7 +105,7 @@ async fn what_was_not_sent_is_cancelled_and_quiet_at_once() {
 async fn law_03_the_rest_of_a_cancelled_read_is_dropped_and_its_lane_goes_on() {
     for blocking in [false, true] {
         let mut rules = Rules::default();
-        rules.down.pause_after = Some(48 + 24 + 1_000_000);
+        rules.down.pause_after = Some(48 + ANSWER as u64 + 1_000_000);
         let stage = Stage::set(rules).await;
         let batch = submit(
             &stage.engine,

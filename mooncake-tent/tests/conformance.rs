@@ -164,6 +164,22 @@ mod crossing_tcp {
     conformance_tests!(fixture);
 }
 
+/// A receiver that lets next to nothing be under way: most requests wait for credit.
+mod poor_tcp {
+    use super::*;
+
+    async fn fixture() -> Fixture {
+        let mut config = TcpConfig::default();
+        config.lanes_accepted = 16;
+        config.credit_bytes = 512 << 10;
+        config.credit_requests = 64;
+        let initiator = engine(TcpTransport::default()).await;
+        Fixture::new(initiator, engine(TcpTransport::new(config)).await)
+    }
+
+    conformance_tests!(fixture);
+}
+
 /// Engines of which one reaches the other through a relay.
 async fn relayed(initiator: TentEngine, rules: Rules) -> Fixture {
     loop {

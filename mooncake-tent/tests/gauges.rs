@@ -25,6 +25,8 @@ fn work(engine: &TentEngine) -> Gauges {
     gauges.registrations = 0;
     for (_, link) in &mut gauges.links {
         link.connections = 0;
+        link.peer_credit_bytes = 0;
+        link.peer_credit_requests = 0;
     }
     gauges
 }

@@ -67,6 +67,7 @@ async fn law_04_nonsense_instead_of_a_hello_ends_the_connection() {
         ),
         ("version 0", hello(0, 7, target, 1)),
         ("version 1", hello(1, 7, target, 1)),
+        ("version 2", hello(2, 7, target, 1)),
         ("unknown flags", with_flags),
         ("incarnation 0", nobody),
     ];
@@ -91,11 +92,7 @@ async fn law_04_nonsense_instead_of_a_hello_ends_the_connection() {
     socket.write_all(&hello(VERSION, 7, other, 1)).unwrap();
     let mut turned_away = Vec::new();
     socket.read_to_end(&mut turned_away).unwrap();
-    assert_eq!(turned_away, {
-        let mut answer = hello_answer(1, target);
-        answer[24..28].copy_from_slice(&turned_away[24..28]);
-        answer
-    });
+    assert_eq!(turned_away, hello_answer(1, target));
     stage.is_unharmed("a hello for another").await;
 }
 
@@ -109,7 +106,11 @@ async fn law_04_nonsense_instead_of_a_request_ends_its_lane_only() {
     with_reserved[3] = 1;
     let cases = [
         ("verb 0", request(0, 0, remote, 0, 8)),
-        ("verb 4", request(4, 0, remote, 0, 8)),
+        (
+            "credit back, with a registration",
+            request(4, 0, remote, 0, 8),
+        ),
+        ("verb 5", request(5, 0, remote, 0, 8)),
         ("verb 255", request(255, 0, remote, 0, 8)),
         ("a huge read", request(1, 0, remote, 0, u64::MAX)),
         ("a huge write", request(2, 0, remote, 0, (1 << 40) + 1)),
@@ -144,16 +145,16 @@ async fn a_refused_write_is_passed_over_whole() {
         socket.write_all(&refused).unwrap();
         // Were any of it taken for requests, the lane would end.
         socket.write_all(&vec![0xff; PAYLOAD]).unwrap();
-        let mut status = [0; 24];
+        let mut status = [0; ANSWER];
         socket.read_exact(&mut status).unwrap();
         // Out of bounds before permission where the end cannot even be counted.
-        assert_eq!(status[..], answer(2 - tag as u8, 2, tag, 0)[..]);
+        assert_eq!(said(&status), said(&answer(2 - tag as u8, 2, tag, 0)));
     }
     let read = request(1, 2, &stage.remote, 0, 4096);
     socket.write_all(&read).unwrap();
-    let mut found = vec![0; 24 + 4096];
+    let mut found = vec![0; ANSWER + 4096];
     socket.read_exact(&mut found).unwrap();
-    assert_same(&found[24..], &pattern(1, 4096), "the lane goes on");
+    assert_same(&found[ANSWER..], &pattern(1, 4096), "the lane goes on");
     stage.is_unharmed("10 MiB into nothing").await;
 }
 
@@ -164,10 +165,10 @@ async fn a_request_is_answered_whatever_its_tag() {
     for tag in [7, u64::MAX, 0] {
         let read = request(1, tag, &stage.remote, 0, 8);
         socket.write_all(&read).unwrap();
-        let mut found = vec![0; 24 + 8];
+        let mut found = vec![0; ANSWER + 8];
         socket.read_exact(&mut found).unwrap();
-        assert_eq!(found[..24], answer(0, 1, tag, 8)[..]);
-        assert_same(&found[24..], &pattern(1, 8), "the payload");
+        assert_eq!(said(&found), said(&answer(0, 1, tag, 8)));
+        assert_same(&found[ANSWER..], &pattern(1, 8), "the payload");
     }
     stage.is_unharmed("tags").await;
 }
@@ -190,9 +191,9 @@ async fn a_lane_is_known_by_one_name_and_a_fenced_one_never_comes_back() {
     // Lane 1 by name, and one that never was.
     for (tag, lane) in [(0_u64, 1_u64), (1, 77)] {
         errand.write_all(&fence(tag, lane)).unwrap();
-        let mut confirmed = [0; 24];
+        let mut confirmed = [0; ANSWER];
         errand.read_exact(&mut confirmed).unwrap();
-        assert_eq!(confirmed[..], answer(0, 3, tag, 0)[..]);
+        assert_eq!(said(&confirmed), said(&answer(0, 3, tag, 0)));
     }
     let mut first = first;
     assert_eq!(first.read(&mut [0]).unwrap(), 0, "its connection has ended");

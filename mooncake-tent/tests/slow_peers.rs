@@ -110,7 +110,7 @@ async fn law_09_a_message_is_whole_in_time_or_its_seat_returns() {
     // One that is idle between messages is left in peace.
     let mut idle = idle;
     idle.write_all(&request(1, 0, &stage.remote, 0, 8)).unwrap();
-    idle.read_exact(&mut [0; 24 + 8]).unwrap();
+    idle.read_exact(&mut [0; ANSWER + 8]).unwrap();
     drop(idle);
     let stage = Arc::into_inner(stage).unwrap();
     let remote = stage.owner.unregister_memory(stage.remote, BUDGET).await;
@@ -227,9 +227,9 @@ async fn law_03_a_peer_with_all_its_lanes_taken_can_still_fence_them() {
     is_closed(first);
     for (tag, lane) in lanes.iter_mut().enumerate() {
         second.write_all(&fence(tag as u64, tag as u64)).unwrap();
-        let mut confirmed = [0; 24];
+        let mut confirmed = [0; ANSWER];
         second.read_exact(&mut confirmed).unwrap();
-        assert_eq!(confirmed[..], answer(0, 3, tag as u64, 0)[..]);
+        assert_eq!(said(&confirmed), said(&answer(0, 3, tag as u64, 0)));
         assert_eq!(lane.read(&mut [0]).unwrap_or(0), 0, "its lane has ended");
     }
     assert_eq!(say_hello(hello(VERSION, 0xabcd, target, 103)).0, 0);

@@ -84,7 +84,7 @@ async fn a_request_that_comes_too_late_ends_its_lane_and_touches_nothing() {
         // One in good time first.
         let early = request_until(1, 0, &remote, 0..8, u64::MAX);
         socket.write_all(&early).unwrap();
-        socket.read_exact(&mut [0; 24 + 8]).unwrap();
+        socket.read_exact(&mut [0; ANSWER + 8]).unwrap();
         let late = request_until(verb, 1, &remote, 0..4096, 1);
         socket.write_all(&late).unwrap();
         let _reset = socket.write_all(&pattern(1, 4096));

@@ -65,7 +65,7 @@ impl Shared {
         let mut parted = 0;
         if let Applied::UpTo(bytes) = error.applied
             // A read of another life of the buffer begins anew.
-            && (spec.op == Op::Write || origin.resumed || is_same_buffer(&spec, &origin))
+            && (spec.op == Op::Write || origin.resumed || self.is_same_buffer(&spec, &origin))
         {
             parted = resume(&mut spec, &mut origin, bytes);
         }
@@ -166,6 +166,16 @@ impl Shared {
         }
     }
 
+    /// What `spec` goes on with is where it was, as far as is known.
+    fn is_same_buffer(&self, spec: &TaskSpec, origin: &Origin) -> bool {
+        let known = origin.segment.known();
+        let span = known.resolve(spec.op, origin.range, spec.length, || self.names());
+        known.descriptor.peer().id() == spec.peer.id()
+            && span.is_some_and(|span| {
+                (span.registration, span.generation) == (spec.registration, spec.generation)
+            })
+    }
+
     /// Puts what is known now of its segment into `spec`, and says which way to try next; `None`: there
     /// is none that would not fail in the same way.
     fn anew(
@@ -249,16 +259,6 @@ fn resume(spec: &mut TaskSpec, origin: &mut Origin, bytes: u64) -> u64 {
         RemoteRange::Registered { offset, .. } => *offset += bytes,
     }
     bytes
-}
-
-/// What `spec` goes on with is where it was, as far as is known.
-fn is_same_buffer(spec: &TaskSpec, origin: &Origin) -> bool {
-    let known = origin.segment.known();
-    let span = known.resolve(origin.range, spec.length);
-    known.descriptor.peer().id() == spec.peer.id()
-        && span.is_some_and(|span| {
-            (span.registration, span.generation) == (spec.registration, spec.generation)
-        })
 }
 
 /// Retries on the engine's runtime. The engine is looked up there and nowhere else: its last owner

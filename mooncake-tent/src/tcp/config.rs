@@ -32,6 +32,13 @@ pub struct TcpConfig {
     /// Bytes of them, so that what a lane has not begun can still go to another. More than what is
     /// on the way at any moment brings nothing.
     pub window_bytes: u64,
+    /// Bytes that peers may have under way to us at once, all together: of writes that are not
+    /// applied and of reads that are not sent. Half of them are set aside, in equal parts, one for each lane that is
+    /// accepted; the other half is lent to those that have something to do. Fewer lanes are accepted
+    /// if the part of each would be less than 16 KiB.
+    pub credit_bytes: u64,
+    /// Requests that peers may have under way to us at once, shared in the same way.
+    pub credit_requests: u64,
     /// How long a connection and its hello may take. The bytes of a write land at most so much
     /// later than its deadline, beside what the clocks of both sides drift apart.
     pub connect_timeout: Duration,
@@ -59,6 +66,8 @@ impl Default for TcpConfig {
             slice_bytes: 1 << 20,
             window: 1024,
             window_bytes: 4 << 20,
+            credit_bytes: 256 << 20,
+            credit_requests: 256 << 10,
             connect_timeout: Duration::from_secs(1),
             message_timeout: Duration::from_secs(20),
             lane_life: Duration::from_secs(600),

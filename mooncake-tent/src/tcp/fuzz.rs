@@ -83,6 +83,11 @@ pub const LANE_AGE: Duration = Duration::from_secs(10);
 /// The target of [`serve`] has room to note so many writes that tell; nobody takes them.
 pub const MOST_ARRIVALS: usize = 3;
 
+/// The lane of [`serve`] may have so many bytes under way, which no input asks for …
+pub const CREDIT_BYTES: u64 = 1 << 60;
+/// … and so many requests. It is granted neither more nor less.
+pub const CREDIT_REQUESTS: u64 = 1 << 40;
+
 /// What a target did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Served {

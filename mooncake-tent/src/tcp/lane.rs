@@ -1,6 +1,7 @@
 //! An initiator's connection to a peer: requests in a window, answers in their order.
 
 mod answers;
+mod credit;
 #[cfg(all(test, mooncake_loom))]
 mod loom_models;
 mod relief;
@@ -16,6 +17,7 @@ use std::{
 
 use smallvec::SmallVec;
 
+use self::credit::{Allowance, Granted};
 use super::{
     TcpConfig,
     inbox::{Cursor, Inbox},
@@ -114,6 +116,9 @@ pub(super) struct Lane {
     load: AtomicU64,
     /// Of all lanes to its peer together.
     peer_load: Arc<PeerLoad>,
+    granted: Granted,
+    /// What it has to send waits for credit.
+    broke: AtomicBool,
     /// It is so old that new requests go to others.
     aged: AtomicBool,
     /// Tasks whose payload shall be dropped by whoever receives it now.
@@ -149,6 +154,7 @@ pub(super) struct Receiver {
     /// Requests whose answers are wholly here; empty between steps.
     whole: Vec<Pending>,
     answered: u64,
+    allowance: Allowance,
     pub(super) spin: Spin,
 }
 
@@ -237,10 +243,13 @@ impl Lane {
                 reading: VecDeque::new(),
                 whole: Vec::new(),
                 answered: 0,
+                allowance: Allowance::default(),
                 spin: Spin::new(config.spin),
             }),
             load: AtomicU64::new(0),
             peer_load,
+            granted: Granted::default(),
+            broke: AtomicBool::new(false),
             aged: AtomicBool::new(false),
             cancelled: Mutex::default(),
             some_cancelled: AtomicBool::new(false),
@@ -363,7 +372,7 @@ impl Lane {
             };
             let (payload, local) = match post.verb {
                 Verb::Write => (post.local, SmallVec::new()),
-                Verb::Read | Verb::Fence => (SmallVec::new(), post.local),
+                Verb::Read | Verb::Fence | Verb::GiveBack => (SmallVec::new(), post.local),
             };
             pending.push_back(Pending {
                 task: Some(post.task),
@@ -383,6 +392,7 @@ impl Lane {
             sender.outbox.push(Frame {
                 tag,
                 before,
+                cost: post.verb.cost(post.length),
                 header: header.encode_long(post.extension),
                 head: header.sent_bytes(),
                 joined: false,
@@ -420,9 +430,11 @@ impl Lane {
             };
             self.sent_below
                 .store(sender.sent_below(), Ordering::Relaxed);
+            self.broke
+                .store(matches!(sent, Ok(Sent::Broke)), Ordering::Relaxed);
             drop(sender);
             let blocked = match sent {
-                Ok(Sent::All | Sent::Some) => false,
+                Ok(Sent::All | Sent::Some | Sent::Broke) => false,
                 Ok(Sent::Overdue) => {
                     self.end_overdue(Instant::now());
                     continue;
@@ -456,7 +468,9 @@ impl Lane {
         let answered = sender.posted.saturating_sub(self.load());
         Limit {
             tag: oldest + self.window,
-            before: answered + self.window_bytes,
+            before: answered + self.window_bytes.min(self.granted.window()),
+            granted: self.granted.now(),
+            alone: oldest,
         }
     }
 
@@ -507,6 +521,7 @@ impl Lane {
             return Err(overdue());
         }
         Ok(if receiver.answered > answered {
+            self.tune(receiver);
             Received::Answers
         } else {
             Received::Bytes
@@ -551,7 +566,7 @@ impl Lane {
         };
         let answer = AnswerHeader::decode(&bytes).map_err(|what| violation(&what.to_string()))?;
         let mut whole = std::mem::take(&mut receiver.whole);
-        self.take_answered(&answer, &mut whole)?;
+        self.take_answered(&answer, &mut receiver.allowance, &mut whole)?;
         receiver.inbox.expect(answer.length);
         for pending in whole.drain(..) {
             self.take_answer(receiver, pending, answer);
@@ -575,7 +590,9 @@ impl Lane {
                 };
                 return receiver.reading.push_back((pending, sink));
             }
-            (Status::Applied, Verb::Write | Verb::Fence) => Outcome::Completed { bytes },
+            (Status::Applied, Verb::Write | Verb::Fence | Verb::GiveBack) => {
+                Outcome::Completed { bytes }
+            }
             (Status::Refused(refusal), _) => Outcome::Failed(refused(refusal, self.peer)),
             (Status::NoRoom, _) => {
                 let (reason, peer) = (Reason::ArrivalsFull, Some(self.peer));

@@ -38,11 +38,14 @@ const LANE_SHARE: u64 = 1 << 20;
 /// always close behind it, and both wait for each other's cache lines.
 const READ_SHARE: u64 = 512 << 10;
 
+/// A request is not cut into smaller ones, however little credit there is.
+const LEAST_PIECE: u64 = 16 << 10;
+
 /// What goes to one lane before the next has its turn.
 fn lane_share(verb: Verb) -> u64 {
     match verb {
         Verb::Read => READ_SHARE,
-        Verb::Write | Verb::Fence => LANE_SHARE,
+        Verb::Write | Verb::Fence | Verb::GiveBack => LANE_SHARE,
     }
 }
 
@@ -217,7 +220,9 @@ impl Transport for TcpTransport {
         };
         let accepted = installed.target.as_ref().map(Target::gauges);
         let mut gauges = accepted.unwrap_or_default();
-        gauges.connections += installed.peers.poller().lanes().len() as u64;
+        let lanes = installed.peers.poller().lanes();
+        gauges.connections += lanes.len() as u64;
+        gauges.waiting_for_credit = lanes.iter().filter(|lane| lane.is_broke()).count() as u64;
         gauges
     }
 }
@@ -295,7 +300,7 @@ impl TcpSubBatch {
             length: spec.length,
             deadline: spec.deadline,
         };
-        let slices = spec.length.div_ceil(self.peers.config().slice_bytes.max(1));
+        let slices = spec.length.div_ceil(self.piece(turn));
         // One that tells is told of as a whole: its last byte is that of its only request.
         if slices == 1 || flags.tells {
             return self.add(whole, turn, posts);
@@ -313,6 +318,13 @@ impl TcpSubBatch {
             };
             self.add(part, turn, posts);
         }
+    }
+
+    /// The most bytes of one request, which suit its lane.
+    fn piece(&self, turn: &Turn) -> u64 {
+        let most = self.peers.config().slice_bytes.max(1);
+        let piece = turn.lanes[turn.current].piece();
+        piece.max(LEAST_PIECE).min(most)
     }
 
     fn add(&self, mut post: Post, turn: &mut Turn, posts: &mut Vec<Post>) {

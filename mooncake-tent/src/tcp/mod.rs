@@ -22,6 +22,7 @@ mod peers;
 mod poller;
 mod socket;
 mod target;
+mod tuner;
 mod wire;
 
 pub use config::TcpConfig;

@@ -11,7 +11,10 @@ use std::{
 use smallvec::SmallVec;
 
 use super::socket::{Mode, Sending};
-use crate::memory::LocalSlice;
+use crate::{
+    credit::{Credit, Purse},
+    memory::LocalSlice,
+};
 
 /// Bytes of one call; more only makes the receiver wait for the first of them.
 const MOST_BYTES: usize = 1 << 20;
@@ -22,6 +25,8 @@ pub(super) struct Frame<const H: usize> {
     pub(super) tag: u64,
     /// Bytes of the requests before it, of those of its lane.
     pub(super) before: u64,
+    /// The credit that it takes.
+    pub(super) cost: Credit,
     pub(super) header: [u8; H],
     /// So much of it is sent.
     pub(super) head: usize,
@@ -46,6 +51,10 @@ pub(super) struct Begun {
 pub(super) struct Limit {
     pub(super) tag: u64,
     pub(super) before: u64,
+    /// What a frame costs has to be covered by this …
+    pub(super) granted: Credit,
+    /// … unless it has this tag: nothing before it is unanswered.
+    pub(super) alone: u64,
 }
 
 /// What sending came to without an error.
@@ -55,6 +64,8 @@ pub(super) enum Sent {
     Some,
     /// Nothing below the limit is left.
     All,
+    /// The next one waits for credit.
+    Broke,
     /// The first message's deadline is over, and nothing of it was sent.
     Overdue,
 }
@@ -63,13 +74,14 @@ pub(super) enum Sent {
 #[derive(Debug)]
 pub(super) struct Outbox<const H: usize> {
     frames: VecDeque<Frame<H>>,
-    /// Of the first frame.
+    /// Of the first frame, which is paid then.
     sent: u64,
     bytes: u64,
     /// The message of which the last byte was sent begins with this frame.
     lead: u64,
     /// So many frames were looked at for what they may be joined with.
     looked: usize,
+    purse: Purse,
 }
 
 impl<const H: usize> Outbox<H> {
@@ -80,7 +92,13 @@ impl<const H: usize> Outbox<H> {
             bytes: 0,
             lead: 0,
             looked: 0,
+            purse: Purse::default(),
         }
+    }
+
+    /// What is left of the credit.
+    pub(super) fn left(&self, granted: Credit) -> Credit {
+        self.purse.left(granted)
     }
 
     pub(super) fn push(&mut self, frame: Frame<H>) {
@@ -133,10 +151,16 @@ impl<const H: usize> Outbox<H> {
     ) {
         let mut lead = self.looked;
         let mut bytes = 0;
-        while let Some(frame) = self
-            .frames
-            .get(self.looked)
-            .filter(|it| is_below(it, Some(limit)))
+        let mut purse = self.purse;
+        let paid = usize::from(self.sent > 0);
+        for frame in self.frames.range(paid..self.looked.max(paid)) {
+            pays(frame, Some(limit), &mut purse);
+        }
+        let next = |it: &&Frame<H>, purse: &mut Purse| {
+            is_below(it, Some(limit)) && pays(it, Some(limit), purse)
+        };
+        while let Some(frame) = self.frames.get(self.looked)
+            && next(&frame, &mut purse)
         {
             let at = self.looked;
             let follows = at > lead && joins(&self.frames[at - 1], frame, at - lead);
@@ -240,6 +264,9 @@ impl<const H: usize> Outbox<H> {
         let Some(first) = self.frames.front().filter(below) else {
             return Ok(Sent::All);
         };
+        if self.sent == 0 && !pays(first, limit, &mut { self.purse }) {
+            return Ok(Sent::Broke);
+        }
         let mut clock = Clock(None);
         if clock.is_over(first.deadline) {
             return match self.begun_frames() {
@@ -248,7 +275,7 @@ impl<const H: usize> Outbox<H> {
             };
         }
         let sent = self.gather(limit, &mut clock).send(socket, mode)?;
-        self.advance(sent as u64);
+        self.advance(sent as u64, limit);
         Ok(Sent::Some)
     }
 
@@ -256,7 +283,7 @@ impl<const H: usize> Outbox<H> {
     pub(super) fn send_some(&mut self, socket: &TcpStream, mode: Mode) -> io::Result<bool> {
         if !self.frames.is_empty() {
             let sent = self.gather(None, &mut Clock(None)).send(socket, mode)?;
-            self.advance(sent as u64);
+            self.advance(sent as u64, None);
         }
         Ok(!self.frames.is_empty())
     }
@@ -264,10 +291,12 @@ impl<const H: usize> Outbox<H> {
     fn gather(&self, limit: Option<Limit>, clock: &mut Clock) -> Sending<'_> {
         let mut sending = Sending::new();
         let mut skip = self.sent as usize;
-        let below = self
-            .frames
-            .iter()
-            .take_while(|frame| is_below(frame, limit));
+        let mut purse = self.purse;
+        let mut begun = self.sent > 0;
+        let below = self.frames.iter().take_while(|frame| {
+            let paid = std::mem::take(&mut begun);
+            is_below(frame, limit) && (paid || pays(frame, limit, &mut purse))
+        });
         for frame in below {
             if sending.bytes() >= MOST_BYTES || clock.is_over(frame.deadline) {
                 break;
@@ -292,16 +321,25 @@ impl<const H: usize> Outbox<H> {
         sending
     }
 
-    fn advance(&mut self, sent: u64) {
+    fn advance(&mut self, sent: u64, limit: Option<Limit>) {
+        let mut paid = self.sent > 0;
         self.bytes -= sent;
         self.sent += sent;
-        while let Some(first) = self.frames.front()
-            && self.sent >= length(first)
-        {
+        while let Some(first) = self.frames.front() {
+            let length = length(first);
+            // Of a read that is joined to another one nothing is sent at all.
+            if self.sent == 0 && length > 0 {
+                break;
+            }
+            let paid = std::mem::take(&mut paid) || pays(first, limit, &mut self.purse);
+            debug_assert!(paid, "it was sent without credit");
+            if self.sent < length {
+                break;
+            }
             if !first.joined {
                 self.lead = first.tag;
             }
-            self.sent -= length(first);
+            self.sent -= length;
             self.frames.pop_front();
             self.looked = self.looked.saturating_sub(1);
         }
@@ -315,6 +353,13 @@ fn is_below<const H: usize>(frame: &Frame<H>, limit: Option<Limit>) -> bool {
 /// What is sent of its header.
 fn head<const H: usize>(frame: &Frame<H>) -> &[u8] {
     &frame.header[..if frame.joined { 0 } else { frame.head }]
+}
+
+/// Pays for a frame before its first byte. One that is joined to another is paid with that.
+fn pays<const H: usize>(frame: &Frame<H>, limit: Option<Limit>, purse: &mut Purse) -> bool {
+    limit.is_none_or(|limit| {
+        frame.joined || purse.pay(frame.cost, limit.granted, frame.tag == limit.alone)
+    })
 }
 
 fn length<const H: usize>(frame: &Frame<H>) -> u64 {

@@ -28,6 +28,7 @@ use super::{
     },
 };
 use crate::{
+    credit::Credit,
     error::{Error, Reason},
     identity::{Generation, Incarnation, PeerId, RegistrationId},
     platform::{after, jittered},
@@ -100,6 +101,9 @@ struct DeadLane {
     /// Nothing of it can land from then on, whatever the peer says.
     quiet_at: Option<Instant>,
 }
+
+/// A connection, and what the peer has granted it to begin with.
+type Connected = (TcpStream, LaneClock, Credit);
 
 /// Why a connection did not come to be.
 enum Turned {
@@ -293,7 +297,8 @@ impl Peers {
                 return;
             };
             match self.reach(peer, &lane) {
-                Ok((socket, clock)) => {
+                Ok((socket, clock, granted)) => {
+                    lane.begin_with(granted, clock.elapsed());
                     peer.dial.lock().succeeded();
                     lane.connected(socket, clock);
                     self.poller.add(&lane);
@@ -322,7 +327,7 @@ impl Peers {
 
     /// Connects `lane`. A peer that is busy is asked again, when it says so, for as long as requests
     /// wait, unless another lane can take them, or for as long as somebody warms up.
-    fn reach(&self, peer: &PeerLanes, lane: &Lane) -> Result<(TcpStream, LaneClock), Reason> {
+    fn reach(&self, peer: &PeerLanes, lane: &Lane) -> Result<Connected, Reason> {
         let patience = after(self.config.connect_timeout);
         let gives_up = || lane.is_cut();
         for n in 0.. {
@@ -379,7 +384,7 @@ impl Peers {
         errand: bool,
         end: Instant,
         gives_up: impl Fn() -> bool,
-    ) -> Result<(TcpStream, LaneClock), Turned> {
+    ) -> Result<Connected, Turned> {
         let gives_up = || gives_up() || self.quit.load(Ordering::Acquire);
         if gives_up() {
             return Err(Reason::Stopped.into());
@@ -398,7 +403,10 @@ impl Peers {
             initiator: self.incarnation,
             target: peer.id,
             lane,
-            window: u32::try_from(self.config.window).unwrap_or(u32::MAX),
+            most: Credit {
+                bytes: self.config.window_bytes,
+                requests: self.config.window as u64,
+            },
             errand,
         };
         let clock = LaneClock::start();
@@ -426,7 +434,7 @@ impl Peers {
             }
         }
         socket.set_read_timeout(None).map_err(unreachable)?;
-        Ok((socket, clock))
+        Ok((socket, clock, answer.granted))
     }
 
     /// Fails what is under way on a lane that is over, and fences writes that may still land.
@@ -542,7 +550,7 @@ impl Peers {
         let errand = self.next_lane.fetch_add(1, Ordering::Relaxed);
         let end = soon(self.config.connect_timeout);
         let connected = self.connect(peer, errand, true, end, || false);
-        let (mut socket, clock) = connected.map_err(Reason::from)?;
+        let (mut socket, clock, _) = connected.map_err(Reason::from)?;
         let broken = |error: io::Error| Reason::Broken(error.to_string().into());
         for lane in lanes {
             let request = RequestHeader {

@@ -270,6 +270,7 @@ impl Poller {
                     peers.retire(&lane, &mut receiver, &why);
                     continue;
                 }
+                lane.give_back(&mut receiver, now);
             } else if let Some(why) = why {
                 // Whoever receives now sees the end of the connection and retires it.
                 lane.cut(why);

@@ -33,6 +33,7 @@ use super::{
     },
 };
 use crate::{
+    credit::{Account, Credit, Ledger},
     error::{Error, Result},
     identity::Incarnation,
     memory::{Access, Admission, BufferTable, LocalSlice, Refusal},
@@ -74,6 +75,7 @@ struct Shared {
     arrivals: Arc<ArrivalBook>,
     served: Arc<Served>,
     config: TcpConfig,
+    ledger: Arc<Ledger>,
     lanes: Mutex<AcceptedLanes>,
     /// A lane's thread has ended.
     ended: Condvar,
@@ -134,6 +136,9 @@ struct Accepted {
     moving: Moving,
 }
 
+/// What a lane begins with.
+type Greeted = (Hello, LaneClock, Moving, Option<Account>);
+
 /// Bytes that a lane has to move before its peer is served. Only the lane's thread writes it.
 type Moving = Arc<AtomicU64>;
 
@@ -155,6 +160,7 @@ impl Target {
             buffers: Arc::clone(&engine.buffers),
             arrivals: Arc::clone(&engine.arrivals),
             served: Arc::clone(engine.served()),
+            ledger: ledger(config),
             config: config.clone(),
             lanes: Mutex::default(),
             ended: Condvar::new(),
@@ -182,9 +188,12 @@ impl Target {
     }
 
     pub(super) fn gauges(&self) -> LinkGauges {
+        let credit = self.shared.ledger.held();
         let lanes = self.shared.lanes.lock();
         let accepted = lanes.lanes.values();
         LinkGauges {
+            peer_credit_bytes: credit.bytes,
+            peer_credit_requests: credit.requests,
             connections: lanes.sockets().count() as u64,
             peer_bytes_in_flight: accepted
                 .map(|lane| lane.moving.load(Ordering::Relaxed))
@@ -223,6 +232,15 @@ impl Target {
     }
 }
 
+/// What peers may have under way.
+fn ledger(config: &TcpConfig) -> Arc<Ledger> {
+    let totals = Credit {
+        bytes: config.credit_bytes,
+        requests: config.credit_requests,
+    };
+    Ledger::new(totals, config.lanes_accepted)
+}
+
 fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     while !shared.stopped.load(Ordering::Acquire) {
         shared.until_next();
@@ -244,7 +262,7 @@ impl Shared {
         let op = match request.verb {
             Verb::Read => Op::Read,
             Verb::Write => Op::Write,
-            Verb::Fence => return,
+            Verb::Fence | Verb::GiveBack => return,
         };
         match status {
             Status::Applied => self.served.done(op, request.length),
@@ -289,8 +307,8 @@ impl Shared {
         let spawned = spawn("tcp-lane", move || {
             let shared = &seat.shared;
             match shared.greet(number, &socket) {
-                Ok(Some((hello, clock, moving))) => {
-                    let end = Lane::new(shared, &socket, &hello, clock, moving).serve();
+                Ok(Some((hello, clock, moving, account))) => {
+                    let end = Lane::new(shared, &socket, &hello, clock, moving, account).serve();
                     let why = end.expect_err("a lane is served until it ends");
                     let (peer, lane) = (hello.initiator, hello.lane);
                     tracing::debug!(%peer, lane, %why, "a peer's lane ended");
@@ -305,11 +323,7 @@ impl Shared {
     }
 
     /// Exchanges hellos; `None` if the lane is turned away.
-    fn greet(
-        &self,
-        number: u64,
-        socket: &TcpStream,
-    ) -> io::Result<Option<(Hello, LaneClock, Moving)>> {
+    fn greet(&self, number: u64, socket: &TcpStream) -> io::Result<Option<Greeted>> {
         let patience = self.patience();
         socket.set_nodelay(true)?;
         socket.set_write_timeout(Some(patience))?;
@@ -322,12 +336,16 @@ impl Shared {
         socket.set_read_timeout(None)?;
         let hello = Hello::decode(&bytes).map_err(garbage)?;
         let moving = Moving::default();
-        let welcome = self.admit(number, &hello, &moving);
+        let (welcome, account) = match self.admit(number, &hello, &moving) {
+            Ok(account) => (Welcome::Accepted, account),
+            Err(welcome) => (welcome, None),
+        };
+        let granted = account.as_ref().map(Account::granted);
         let answer = HelloAnswer {
             welcome,
             target: self.incarnation,
             largest_request: LARGEST_REQUEST,
-            window: u32::try_from(self.config.window).unwrap_or(u32::MAX),
+            granted: granted.unwrap_or_default(),
             again_ms: if welcome == Welcome::Busy {
                 AGAIN_MS
             } else {
@@ -335,7 +353,7 @@ impl Shared {
             },
         };
         stream.write_all(&answer.encode())?;
-        Ok((welcome == Welcome::Accepted).then_some((hello, clock, moving)))
+        Ok((welcome == Welcome::Accepted).then_some((hello, clock, moving, account)))
     }
 
     /// How long a message may take, whatever its payload.
@@ -343,31 +361,47 @@ impl Shared {
         self.config.message_timeout.max(Duration::from_millis(1))
     }
 
-    fn admit(&self, number: u64, hello: &Hello, moving: &Moving) -> Welcome {
+    /// Gives a lane its seat, and credit unless it is on an errand; or says why not.
+    fn admit(
+        &self,
+        number: u64,
+        hello: &Hello,
+        moving: &Moving,
+    ) -> Result<Option<Account>, Welcome> {
         let name = (hello.initiator, hello.lane);
         if hello.target != self.incarnation {
-            return Welcome::OtherIncarnation;
+            return Err(Welcome::OtherIncarnation);
         }
         let mut lanes = self.lanes.lock();
         let of_peer = lanes.lanes.keys().filter(|lane| lane.0 == name.0).count();
         let known = lanes.fenced.contains(name) || lanes.lanes.contains_key(&name);
         if known || (!hello.errand && of_peer >= self.config.lanes_accepted_per_peer) {
-            return Welcome::Full;
+            return Err(Welcome::Full);
         }
         let seats = match hello.errand {
             true => lanes.errands.len() - usize::from(lanes.errands.contains_key(&name.0)),
             false => lanes.lanes.len(),
         };
-        if seats >= self.config.lanes_accepted {
-            tracing::warn!(
-                limit = self.config.lanes_accepted,
-                "TCP link: too many lanes"
-            );
-            return Welcome::Busy;
+        let limit = self.config.lanes_accepted;
+        if seats >= limit {
+            tracing::warn!(limit, "TCP link: too many lanes");
+            return Err(Welcome::Busy);
         }
+        let account = match hello.errand {
+            true => None,
+            false => {
+                let account = self.ledger.open(hello.initiator, hello.most);
+                if account.is_none() {
+                    let limit = self.ledger.seats();
+                    tracing::warn!(limit, "TCP link: no credit for more lanes");
+                    return Err(Welcome::Busy);
+                }
+                account
+            }
+        };
         let Some(Stranger { socket, .. }) = lanes.strangers.remove(&number) else {
             // It took so long that others were given its place.
-            return Welcome::Busy;
+            return Err(Welcome::Busy);
         };
         self.greeted.notify_one();
         let lane = Accepted {
@@ -380,7 +414,7 @@ impl Shared {
         } else if let Some(older) = lanes.errands.insert(name.0, lane) {
             let _gone = older.socket.shutdown(Shutdown::Both);
         }
-        Welcome::Accepted
+        Ok(account)
     }
 
     /// Ends a lane and waits until its thread has ended; it can never come back.
@@ -449,6 +483,8 @@ struct Lane<'a> {
     /// Bytes of the write that is arriving.
     arriving: u64,
     moving: Moving,
+    /// `None` on an errand, which transfers nothing.
+    account: Option<Account>,
     spin: Spin,
 }
 
@@ -459,6 +495,7 @@ impl<'a> Lane<'a> {
         hello: &Hello,
         clock: LaneClock,
         moving: Moving,
+        account: Option<Account>,
     ) -> Self {
         Self {
             shared,
@@ -471,6 +508,7 @@ impl<'a> Lane<'a> {
             answers: Outbox::new(),
             arriving: 0,
             moving,
+            account,
             spin: Spin::new(shared.config.spin),
         }
     }
@@ -516,6 +554,13 @@ impl<'a> Lane<'a> {
         if self.errand && request.verb != Verb::Fence {
             return Err(garbage(Malformed::Unknown("transfer on an errand")));
         }
+        if let Some(account) = &mut self.account {
+            let kept = match request.verb {
+                Verb::GiveBack => account.give_back(request.given_back()),
+                verb => account.take(verb.cost(request.length)),
+            };
+            kept.map_err(|beyond| io::Error::new(io::ErrorKind::InvalidData, beyond))?;
+        }
         let deadline = self.clock.to_local(request.deadline_us);
         if request.verb != Verb::Fence && deadline.is_some_and(|end| end <= Instant::now()) {
             return Err(overdue());
@@ -552,6 +597,7 @@ impl<'a> Lane<'a> {
                 };
                 (status, SmallVec::new())
             }
+            Verb::GiveBack => return Ok(()),
         };
         self.shared.count(request, &status);
         self.answer(request, status, payload)
@@ -648,6 +694,11 @@ impl<'a> Lane<'a> {
             check: None,
             tag: request.tag,
             length: payload.iter().map(LocalSlice::len).sum(),
+            granted: self
+                .account
+                .as_mut()
+                .map(Account::grant)
+                .unwrap_or_default(),
         };
         if request.flags.checked {
             header.check = Some(header.checksum(&payload));
@@ -655,6 +706,7 @@ impl<'a> Lane<'a> {
         self.answers.push(Frame {
             tag: request.tag,
             before: 0,
+            cost: Credit::default(),
             header: header.encode(),
             head: ANSWER_BYTES,
             joined: false,
@@ -680,6 +732,9 @@ impl<'a> Lane<'a> {
             if pace.due(all - self.answers.bytes()) <= Instant::now() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
+        }
+        if let Some(account) = &mut self.account {
+            account.settle();
         }
         self.note_moving();
         Ok(())
@@ -763,6 +818,7 @@ mod tests {
             buffers,
             arrivals: ArrivalBook::new(0),
             served: Arc::default(),
+            ledger: ledger(&TcpConfig::default()),
             config: TcpConfig::default(),
             lanes: Mutex::default(),
             ended: Condvar::new(),
@@ -773,11 +829,12 @@ mod tests {
             initiator: life,
             target: life,
             lane: 1,
-            window: 1,
+            most: Credit::default(),
             errand: false,
         };
         let clock = LaneClock::start();
-        let mut lane = Lane::new(&shared, &socket, &hello, clock, Moving::default());
+        let moving = Moving::default();
+        let mut lane = Lane::new(&shared, &socket, &hello, clock, moving, None);
         let request = |verb, length| RequestHeader {
             verb,
             flags: Flags::default(),

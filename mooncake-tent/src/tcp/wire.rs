@@ -2,17 +2,27 @@
 //!
 //! | Message | Bytes | Fields |
 //! |---|---|---|
-//! | hello | 48 | magic `MCTL` · version u16 · flags u16 (1: an errand) · initiator's incarnation u64 · incarnation it looks for u64 · lane id u64 · window u32 · 0 u32 · 0 u64 |
-//! | hello answer | 48 | magic `MCTL` · version u16 · status u16 · target's incarnation u64 · largest request u64 · window u32 · when to come again, if it is busy, in ms u32 · 0 u64 · 0 u64 |
+//! | hello | 48 | magic `MCTL` · version u16 · flags u16 (1: an errand) · initiator's incarnation u64 · incarnation it looks for u64 · lane id u64 · most requests u32 and · 0 u32 · most bytes u64 that it wants to have under way |
+//! | hello answer | 48 | magic `MCTL` · version u16 · status u16 · target's incarnation u64 · largest request u64 · 0 u32 · when to come again, if it is busy, in ms u32 · bytes granted u64 · requests granted u64 |
 //! | request | 48 | operation u8 · flags u8 (1: tells, 2: checked) · 0 u16 · generation u32 · tag u64 · registration u64 · offset u64 · length u64 · deadline u64, then the extension if there are flags, then the payload of a write |
 //! | extension | 16 | op id u64 · CRC32C of the payload u32 · CRC32C of the request up to here u32; what the flags do not speak of is 0 |
-//! | answer | 24 | status u8 · operation u8 · flags u16 (1: checked) · CRC32C u32 · tag u64 · length u64, then the payload of a read |
+//! | give-back | 48 | operation u8 (4) · 0 u8 · 0 u16 · 0 u32 · tag u64 · 0 u64 · requests u64 · bytes u64 · 0 u64 |
+//! | answer | 40 | status u8 · operation u8 · flags u16 (1: checked) · CRC32C u32 · tag u64 · length u64 · bytes granted u64 · requests granted u64, then the payload of a read |
 //!
 //! A write that *tells* has its op id reported to the target's engine once it is applied. The answer to
 //! a *checked* request is checked; its CRC32C is that of the answer, with 0 in its place, and the payload.
 //!
 //! Answers come in the order of their requests. Flags and zeros are for later versions: a receiver
 //! refuses what it does not know. An errand is a lane that carries fences only and takes no seat.
+//!
+//! # Credit
+//!
+//! What a target grants counts from the begin of the lane: all the bytes that the requests of the lane
+//! may ever ask for, and how many requests that may be. It only grows, but for what an initiator
+//! gives back, of what it has not spent, while no request of the lane is unanswered. A request needs credit for all
+//! its bytes before the first of it is sent. If it needs more than there is, it may go as soon as
+//! everything before it is answered, and then costs all that is left. Fences cost nothing. A target
+//! that finds a request beyond what it has granted closes the lane.
 //!
 //! # Lane time
 //!
@@ -28,18 +38,19 @@
 use std::time::{Duration, Instant};
 
 use crate::{
+    credit::Credit,
     error::{Stage, TransferError},
     identity::{Generation, Incarnation, PeerId, RegistrationId},
     memory::{LocalSlice, Refusal, checksum},
 };
 
 pub(super) const MAGIC: [u8; 4] = *b"MCTL";
-pub(super) const VERSION: u16 = 2;
+pub(super) const VERSION: u16 = 3;
 pub(super) const HELLO_BYTES: usize = 48;
 pub(super) const REQUEST_BYTES: usize = 48;
 /// With its extension.
 pub(super) const LONG_REQUEST_BYTES: usize = REQUEST_BYTES + 16;
-pub(super) const ANSWER_BYTES: usize = 24;
+pub(super) const ANSWER_BYTES: usize = 40;
 /// Longest request that a target takes.
 pub(super) const LARGEST_REQUEST: u64 = 1 << 40;
 
@@ -119,7 +130,8 @@ pub(super) struct Hello {
     pub(super) initiator: Incarnation,
     pub(super) target: PeerId,
     pub(super) lane: u64,
-    pub(super) window: u32,
+    /// What it wants to have under way at most.
+    pub(super) most: Credit,
     /// It carries fences only.
     pub(super) errand: bool,
 }
@@ -141,9 +153,9 @@ pub(super) struct HelloAnswer {
     pub(super) welcome: Welcome,
     pub(super) target: Incarnation,
     pub(super) largest_request: u64,
-    pub(super) window: u32,
     /// When a target that is busy may have room, in ms.
     pub(super) again_ms: u32,
+    pub(super) granted: Credit,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,6 +164,9 @@ pub(super) enum Verb {
     Write,
     /// Ends the lane whose id stands in `registration`; answered once its reader has ended.
     Fence,
+    /// Gives back credit, as many requests as `offset` and as many bytes as `length` say; there is no
+    /// answer.
+    GiveBack,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,6 +224,8 @@ pub(super) struct AnswerHeader {
     pub(super) tag: u64,
     /// Of the payload that follows; 0 unless a read was applied.
     pub(super) length: u64,
+    /// Since the lane began.
+    pub(super) granted: Credit,
 }
 
 /// Reads fields of a message one after the other; the message has its fixed length.
@@ -239,6 +256,12 @@ impl Fields<'_> {
         match self.take::<N>() {
             zeros if zeros == [0; N] => Ok(()),
             _ => Err(Malformed::Unknown("use of a reserved field")),
+        }
+    }
+    fn credit(&mut self) -> Credit {
+        Credit {
+            bytes: self.u64(),
+            requests: self.u64(),
         }
     }
     fn incarnation(&mut self) -> Result<Incarnation, Malformed> {
@@ -279,6 +302,9 @@ impl<const N: usize> Message<N> {
     fn u64(self, field: u64) -> Self {
         self.put(&field.to_le_bytes())
     }
+    fn credit(self, field: Credit) -> Self {
+        self.u64(field.bytes).u64(field.requests)
+    }
 }
 
 impl Hello {
@@ -290,7 +316,9 @@ impl Hello {
             .u64(self.initiator.get())
             .u64(self.target.get())
             .u64(self.lane)
-            .u32(self.window)
+            .u32(u32::try_from(self.most.requests).unwrap_or(u32::MAX))
+            .u32(0)
+            .u64(self.most.bytes)
             .bytes
     }
 
@@ -302,15 +330,18 @@ impl Hello {
             ERRAND => true,
             _ => return Err(Malformed::Unknown("flags")),
         };
-        let hello = Self {
+        let (initiator, target) = (fields.incarnation()?, fields.incarnation()?);
+        let lane = fields.u64();
+        let requests = fields.u32().into();
+        fields.zeros::<4>()?;
+        let bytes = fields.u64();
+        Ok(Self {
+            initiator,
+            target,
+            lane,
+            most: Credit { bytes, requests },
             errand,
-            initiator: fields.incarnation()?,
-            target: fields.incarnation()?,
-            lane: fields.u64(),
-            window: fields.u32(),
-        };
-        fields.zeros::<12>()?;
-        Ok(hello)
+        })
     }
 }
 
@@ -328,8 +359,9 @@ impl HelloAnswer {
             .put(&status.to_le_bytes())
             .u64(self.target.get())
             .u64(self.largest_request)
-            .u32(self.window)
+            .u32(0)
             .u32(self.again_ms)
+            .credit(self.granted)
             .bytes
     }
 
@@ -343,24 +375,33 @@ impl HelloAnswer {
             3 => Welcome::Busy,
             _ => return Err(Malformed::Unknown("answer to hello")),
         };
-        let answer = Self {
+        let (target, largest_request) = (fields.incarnation()?, fields.u64());
+        fields.zeros::<4>()?;
+        Ok(Self {
             welcome,
-            target: fields.incarnation()?,
-            largest_request: fields.u64(),
-            window: fields.u32(),
+            target,
+            largest_request,
             again_ms: fields.u32(),
-        };
-        fields.zeros::<16>()?;
-        Ok(answer)
+            granted: fields.credit(),
+        })
     }
 }
 
 impl Verb {
+    /// The credit that a request of so many bytes takes.
+    pub(super) fn cost(self, bytes: u64) -> Credit {
+        match self {
+            Self::Read | Self::Write => Credit::of_request(bytes),
+            Self::Fence | Self::GiveBack => Credit::default(),
+        }
+    }
+
     fn to_wire(self) -> u8 {
         match self {
             Self::Read => 1,
             Self::Write => 2,
             Self::Fence => 3,
+            Self::GiveBack => 4,
         }
     }
 
@@ -369,6 +410,7 @@ impl Verb {
             1 => Ok(Self::Read),
             2 => Ok(Self::Write),
             3 => Ok(Self::Fence),
+            4 => Ok(Self::GiveBack),
             _ => Err(Malformed::Unknown("operation")),
         }
     }
@@ -475,10 +517,11 @@ impl RequestHeader {
         let verb = Verb::from_wire(fields.u8())?;
         let flags = Flags::from_wire(fields.u8())?;
         fields.zeros::<2>()?;
-        if flags.tells && verb != Verb::Write || flags.checked && verb == Verb::Fence {
+        let transfers = matches!(verb, Verb::Read | Verb::Write);
+        if flags.tells && verb != Verb::Write || flags.checked && !transfers {
             return Err(Malformed::Unknown("flags"));
         }
-        Ok(Self {
+        let request = Self {
             verb,
             flags,
             generation: Generation(fields.u32()),
@@ -487,7 +530,39 @@ impl RequestHeader {
             offset: fields.u64(),
             length: fields.u64(),
             deadline_us: fields.u64(),
-        })
+        };
+        let pointless = (
+            request.generation.0,
+            request.registration.0,
+            request.deadline_us,
+        ) != (0, 0, 0)
+            || request.given_back().is_zero();
+        if verb == Verb::GiveBack && pointless {
+            return Err(Malformed::Unknown("use of a reserved field"));
+        }
+        Ok(request)
+    }
+
+    /// A message that gives back credit.
+    pub(super) fn give_back(tag: u64, unspent: Credit) -> Self {
+        Self {
+            verb: Verb::GiveBack,
+            flags: Flags::default(),
+            deadline_us: 0,
+            tag,
+            registration: RegistrationId(0),
+            generation: Generation(0),
+            offset: unspent.requests,
+            length: unspent.bytes,
+        }
+    }
+
+    /// What such a message gives back.
+    pub(super) fn given_back(self) -> Credit {
+        Credit {
+            bytes: self.length,
+            requests: self.offset,
+        }
     }
 
     /// A request with flags, and what goes with them.
@@ -567,6 +642,7 @@ impl AnswerHeader {
             .u32(self.check.unwrap_or_default())
             .u64(self.tag)
             .u64(self.length)
+            .credit(self.granted)
             .bytes
     }
 
@@ -574,6 +650,9 @@ impl AnswerHeader {
         let mut fields = Fields(bytes);
         let status = Status::from_wire(fields.u8())?;
         let verb = Verb::from_wire(fields.u8())?;
+        if verb == Verb::GiveBack {
+            return Err(Malformed::Unknown("operation"));
+        }
         let check = match (fields.u16(), fields.u32()) {
             (0, 0) => None,
             (ANSWER_CHECKED, check) => Some(check),
@@ -585,6 +664,7 @@ impl AnswerHeader {
             check,
             tag: fields.u64(),
             length: fields.u64(),
+            granted: fields.credit(),
         })
     }
 
@@ -664,10 +744,15 @@ mod tests {
             check: None,
             tag: 1,
             length: 2,
+            granted: Credit {
+                bytes: 3,
+                requests: 4,
+            },
         };
         let mut bytes = vec![3, 1, 0, 0, 0, 0, 0, 0];
-        bytes.extend(1_u64.to_le_bytes());
-        bytes.extend(2_u64.to_le_bytes());
+        for number in [1_u64, 2, 3, 4] {
+            bytes.extend(number.to_le_bytes());
+        }
         assert_eq!(answer.encode()[..], bytes[..]);
         let check = Some(0x0102_0304);
         let checked = AnswerHeader { check, ..answer };
@@ -681,14 +766,47 @@ mod tests {
             initiator: life(1),
             target: life(2),
             lane: 3,
-            window: 4,
+            most: Credit {
+                bytes: 5,
+                requests: 4,
+            },
             errand: true,
         };
-        let mut bytes = b"MCTL\x02\0\x01\0".to_vec();
-        for number in [1_u64, 2, 3, 4, 0] {
+        let mut bytes = b"MCTL\x03\0\x01\0".to_vec();
+        for number in [1_u64, 2, 3, 4, 5] {
             bytes.extend(number.to_le_bytes());
         }
         assert_eq!(hello.encode()[..], bytes[..]);
+
+        let welcome = HelloAnswer {
+            welcome: Welcome::Busy,
+            target: life(1),
+            largest_request: 2,
+            again_ms: 3,
+            granted: Credit {
+                bytes: 4,
+                requests: 5,
+            },
+        };
+        let mut bytes = b"MCTL\x03\0\x03\0".to_vec();
+        for number in [1_u64, 2, 3 << 32, 4, 5] {
+            bytes.extend(number.to_le_bytes());
+        }
+        assert_eq!(welcome.encode()[..], bytes[..]);
+
+        let unspent = Credit {
+            bytes: 7,
+            requests: 6,
+        };
+        let give_back = RequestHeader::give_back(5, unspent);
+        let mut bytes = vec![4, 0, 0, 0, 0, 0, 0, 0];
+        for number in [5_u64, 0, 6, 7, 0] {
+            bytes.extend(number.to_le_bytes());
+        }
+        assert_eq!(give_back.encode()[..], bytes[..]);
+        assert_eq!(give_back.given_back(), unspent);
+        let nothing = RequestHeader::give_back(5, Credit::default());
+        assert!(RequestHeader::decode(&nothing.encode()).is_err());
     }
 
     proptest! {
@@ -704,7 +822,7 @@ mod tests {
             for plausible in [false, true] {
                 if plausible {
                     long[..4].copy_from_slice(&MAGIC);
-                    long[4..8].copy_from_slice(&[2, 0, 0, 0]);
+                    long[4..8].copy_from_slice(&[3, 0, 0, 0]);
                 }
                 if let Ok(hello) = Hello::decode(&long) {
                     prop_assert_eq!(hello.encode(), long);
@@ -722,7 +840,7 @@ mod tests {
             if let Ok((request, extension)) = RequestHeader::decode_long(&longer) {
                 prop_assert_eq!(request.encode_long(extension), longer);
             }
-            let short: [u8; 24] = bytes[..24].try_into().unwrap();
+            let short: [u8; ANSWER_BYTES] = long[..ANSWER_BYTES].try_into().unwrap();
             if let Ok(answer) = AnswerHeader::decode(&short) {
                 prop_assert_eq!(answer.encode(), short);
             }

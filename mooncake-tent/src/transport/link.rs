@@ -167,6 +167,13 @@ pub struct LinkGauges {
     pub connections: u64,
     /// Bytes that peers want moved out of or into our memory and that have not moved yet.
     pub peer_bytes_in_flight: u64,
+    /// Bytes that peers have been granted to have under way to us at once; never more than what is
+    /// configured.
+    pub peer_credit_bytes: u64,
+    /// Requests that they have been granted in the same way.
+    pub peer_credit_requests: u64,
+    /// Connections of ours whose next request waits until the peer grants it.
+    pub waiting_for_credit: u64,
     /// Files that are open as segments, also while tasks keep one that was closed.
     pub files: u64,
     /// Buffers that the link has had pinned, counted for each device or queue of its own.

@@ -140,14 +140,19 @@ pub(crate) fn threads(prefix: &str) -> usize {
     names.filter(|name| name.starts_with(prefix)).count()
 }
 
+/// Bytes of an answer.
+pub(crate) const ANSWER: usize = 40;
+/// Credit that never runs out.
+pub(crate) const PLENTY: u64 = 1 << 40;
+
 /// Of the protocol that lanes speak.
-pub(crate) const VERSION: u16 = 2;
+pub(crate) const VERSION: u16 = 3;
 
 pub(crate) fn hello(version: u16, initiator: u64, target: Incarnation, lane: u64) -> Vec<u8> {
     let mut hello = b"MCTL".to_vec();
     hello.extend(version.to_le_bytes());
     hello.extend([0; 2]);
-    for number in [initiator, target.get(), lane, 64, 0] {
+    for number in [initiator, target.get(), lane, 64, 1 << 20] {
         hello.extend(number.to_le_bytes());
     }
     hello
@@ -161,9 +166,10 @@ pub(crate) fn errand(initiator: u64, target: Incarnation, lane: u64) -> Vec<u8> 
 }
 
 pub(crate) fn hello_answer(status: u16, target: Incarnation) -> Vec<u8> {
-    let mut answer = b"MCTL\x02\0".to_vec();
+    let granted = if status == 0 { PLENTY } else { 0 };
+    let mut answer = b"MCTL\x03\0".to_vec();
     answer.extend(status.to_le_bytes());
-    for number in [target.get(), 1 << 40, 1024, 0, 0] {
+    for number in [target.get(), 1 << 40, 0, granted, granted] {
         answer.extend(number.to_le_bytes());
     }
     answer
@@ -201,9 +207,15 @@ pub(crate) fn fence(tag: u64, lane: u64) -> Vec<u8> {
 
 pub(crate) fn answer(status: u8, verb: u8, tag: u64, length: u64) -> Vec<u8> {
     let mut answer = vec![status, verb, 0, 0, 0, 0, 0, 0];
-    answer.extend(tag.to_le_bytes());
-    answer.extend(length.to_le_bytes());
+    for number in [tag, length, PLENTY, PLENTY] {
+        answer.extend(number.to_le_bytes());
+    }
     answer
+}
+
+/// What an answer says beside its grants.
+pub(crate) fn said(answer: &[u8]) -> &[u8] {
+    &answer[..24]
 }
 
 /// A lane to `owner` made by hand, after its hello.

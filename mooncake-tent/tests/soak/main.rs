@@ -76,6 +76,8 @@ async fn idle(engine: &TentEngine, registrations: u64, open: bool) {
         if open {
             for (_, link) in &mut gauges.links {
                 link.connections = 0;
+                link.peer_credit_bytes = 0;
+                link.peer_credit_requests = 0;
             }
         }
         if gauges == wanted && engine.tasks_in_use() == 0 {

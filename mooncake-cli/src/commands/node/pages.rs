@@ -131,6 +131,18 @@ impl Collector for EngineNumbers {
         let help = "Bytes that peers want moved and that have not moved yet";
         per_link(&mut encoder, &now, "peer_bytes_in_flight", help, |link| {
             link.peer_bytes_in_flight
+        })?;
+        let help = "Bytes that peers have been granted to have under way to this process at once";
+        per_link(&mut encoder, &now, "peer_credit_bytes", help, |link| {
+            link.peer_credit_bytes
+        })?;
+        let help = "Requests that peers have been granted in the same way";
+        per_link(&mut encoder, &now, "peer_credit_requests", help, |link| {
+            link.peer_credit_requests
+        })?;
+        let help = "Connections whose next request waits until the peer grants it";
+        per_link(&mut encoder, &now, "waiting_for_credit", help, |link| {
+            link.waiting_for_credit
         })
     }
 }

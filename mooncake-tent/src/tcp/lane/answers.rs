@@ -1,8 +1,8 @@
 //! Which request an answer is to, and what ends by answers that came together.
 
 use super::{
-    ANSWER_BYTES, AnswerHeader, Lane, Ordering, Outcome, Pending, Reason, Receiver, Status, Verb,
-    violation,
+    ANSWER_BYTES, Allowance, AnswerHeader, Lane, Ordering, Outcome, Pending, Reason, Receiver,
+    Status, Verb, violation,
 };
 
 impl Lane {
@@ -13,6 +13,7 @@ impl Lane {
             inbox,
             whole,
             answered,
+            allowance,
             ..
         } = receiver;
         {
@@ -31,8 +32,12 @@ impl Lane {
                 && let Some(after) = after.get(answer.length as usize..)
             {
                 rest = after;
+                allowance.hear(oldest, answer.granted);
                 let run = oldest.run.tasks as usize;
                 whole.extend(pending.drain(..run));
+            }
+            if !whole.is_empty() {
+                self.granted.set(allowance.grants());
             }
         }
         if whole.is_empty() {
@@ -67,6 +72,7 @@ impl Lane {
     pub(super) fn take_answered(
         &self,
         answer: &AnswerHeader,
+        allowance: &mut Allowance,
         whole: &mut Vec<Pending>,
     ) -> Result<(), Reason> {
         if !self.was_sent(answer.tag) {
@@ -77,6 +83,8 @@ impl Lane {
             return Err(violation("an answer that nobody asked for"));
         };
         fits(answer, oldest).map_err(violation)?;
+        allowance.hear(oldest, answer.granted);
+        self.granted.set(allowance.grants());
         let run = oldest.run.tasks as usize;
         whole.extend(queue.drain(..run));
         Ok(())
@@ -125,6 +133,7 @@ mod tests {
 
     use super::super::*;
     use crate::{
+        credit::Credit,
         identity::Incarnation,
         memory::{LocalBuffer, Memory, Permission, Refusal},
         transport::{BatchState, Op, Peer, TaskSlab, TaskSpec},
@@ -236,6 +245,7 @@ mod tests {
             check: None,
             tag,
             length: payload.len() as u64,
+            granted: Credit::default(),
         };
         [&header.encode(), payload.as_bytes()].concat()
     }
@@ -253,7 +263,7 @@ mod tests {
         for cut in 1..all.len() {
             let mut reading = Reading::of(4);
             reading.hear(&all[..cut]).unwrap();
-            let whole = [29, 58, 82, all.len()].map(|end| end <= cut);
+            let whole = [45, 90, 130, all.len()].map(|end| end <= cut);
             let so_far = whole.iter().zip("ccfc".chars());
             let so_far: String = so_far
                 .map(|(whole, end)| if *whole { end } else { '-' })

@@ -79,3 +79,43 @@ fn law_03_who_sees_that_all_lanes_are_broken_sees_which_are_loud() {
         assert!(are_quiet(&[lane], &loud));
     });
 }
+
+#[test]
+fn who_sends_what_goes_alone_pays_out_of_the_last_grant() {
+    loom::model(|| {
+        let tasks = Arc::new(TaskSlab::new());
+        let peer = PeerId::from_u64(1).unwrap();
+        let lane = Lane::new(1, peer, tasks, &TcpConfig::default(), Arc::default());
+        let lane = Arc::new(lane);
+        lane.begin_with(crate::credit::Credit::of_request(1), Duration::ZERO);
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        lane.connected(OwnedFd::from(ours).into(), LaneClock::start());
+        // For the second there is no credit.
+        assert!(lane.post(&mut vec![post(), post()]));
+        assert!(!lane.flush());
+        let other = {
+            let lane = Arc::clone(&lane);
+            thread::spawn(move || assert!(!lane.flush()))
+        };
+        let answer = AnswerHeader {
+            status: Status::Applied,
+            verb: Verb::Read,
+            check: None,
+            tag: 0,
+            length: 1,
+            granted: crate::credit::Credit {
+                bytes: 2,
+                requests: 2,
+            },
+        };
+        lane.take_answered(&answer, &mut lane.receiver().allowance)
+            .unwrap();
+        assert!(!lane.flush());
+        other.join().unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        let sent = theirs.read(&mut [0; 3 * REQUEST_BYTES]).unwrap();
+        assert_eq!(sent, 2 * REQUEST_BYTES);
+        let left = lane.outbox.lock().outbox.left(lane.granted.now());
+        assert!(left.is_zero(), "{left:?}");
+    });
+}

@@ -20,6 +20,8 @@ impl Lane {
     /// Joins what is sent next and lies next to each other at the peer.
     pub(super) fn join(&self, sender: &mut Sender, limit: Limit) {
         let mut bytes = 0;
+        // No longer than what may be under way at once.
+        let most = self.run_bytes.min(self.piece());
         let joins = |before: &_, next: &_, frames| {
             let (before, next): (&super::Frame<_>, &super::Frame<_>) = (before, next);
             if frames == 1 {
@@ -27,7 +29,7 @@ impl Lane {
             }
             let longer = bytes + RequestHeader::length(&next.header);
             let joins = frames < MOST
-                && longer <= self.run_bytes
+                && longer <= most
                 && RequestHeader::goes_on(&before.header, &next.header);
             if joins {
                 bytes = longer;
@@ -45,6 +47,7 @@ impl Lane {
             whole.tasks = frames as u32;
             pending[first].run = whole;
             RequestHeader::set_length(&mut lead.header, whole.bytes);
+            lead.cost = pending[first].verb.cost(whole.bytes);
         });
     }
 }
@@ -54,13 +57,12 @@ pub(super) fn part(sender: &mut Sender, pending: &mut VecDeque<Pending>) {
     let mut at = None;
     sender.outbox.part(|frame| {
         let at = at.get_or_insert_with(|| place(pending, frame.tag));
-        let pending = &mut pending[*at];
-        debug_assert_eq!(
-            frame.tag, pending.tag,
-            "both are in the order of their tags"
-        );
+        // Nobody waits for the answer to a message that gives credit back.
+        let waits = pending.get_mut(*at).filter(|it| it.tag == frame.tag);
+        let Some(pending) = waits else { return };
         pending.run = Run::of_one(pending.length);
         RequestHeader::set_length(&mut frame.header, pending.length);
+        frame.cost = pending.verb.cost(pending.length);
         *at += 1;
     });
 }
@@ -101,6 +103,7 @@ mod tests {
 
     use super::super::*;
     use crate::{
+        credit::Credit,
         identity::Incarnation,
         memory::{LocalBuffer, Memory, Permission},
         tcp::wire::REQUEST_BYTES,
@@ -237,6 +240,7 @@ mod tests {
                     check: None,
                     tag: request.tag,
                     length: 0,
+                    granted: Credit::ENDLESS,
                 };
                 let payload = if request.verb == Verb::Write {
                     length
@@ -450,6 +454,7 @@ mod tests {
             check: None,
             tag: 0,
             length: 0,
+            granted: Credit::ENDLESS,
         };
         scene.peer.write_all(&answer.encode()).unwrap();
         let heard = scene.lane.receive(&mut scene.lane.receiver());

@@ -10,11 +10,12 @@ use parking_lot::{Condvar, Mutex};
 
 use super::{Lane, Shared};
 use crate::{
+    credit::{Credit, Ledger},
     identity::Incarnation,
     memory::BufferTable,
     tcp::{
         TcpConfig,
-        fuzz::{LANE_AGE, MOST_ARRIVALS},
+        fuzz::{CREDIT_BYTES, CREDIT_REQUESTS, LANE_AGE, MOST_ARRIVALS},
         wire::{Hello, LaneClock},
     },
     transport::ArrivalBook,
@@ -27,11 +28,16 @@ pub(in crate::tcp) fn serve(
     initiator: Incarnation,
     buffers: Arc<BufferTable>,
 ) -> io::Error {
+    let totals = Credit {
+        bytes: 2 * CREDIT_BYTES,
+        requests: 2 * CREDIT_REQUESTS,
+    };
     let shared = Shared {
         incarnation: Incarnation::random(),
         buffers,
         arrivals: ArrivalBook::new(MOST_ARRIVALS),
         served: Arc::default(),
+        ledger: Ledger::new(totals, 1),
         config: TcpConfig::default(),
         lanes: Mutex::default(),
         ended: Condvar::new(),
@@ -42,11 +48,12 @@ pub(in crate::tcp) fn serve(
         initiator,
         target: shared.incarnation,
         lane: 1,
-        window: 0,
+        most: Credit::default(),
         errand: false,
     };
     let clock = LaneClock::started(LANE_AGE);
-    let mut lane = Lane::new(&shared, socket, &hello, clock, Arc::default());
+    let account = shared.ledger.open(initiator, hello.most);
+    let mut lane = Lane::new(&shared, socket, &hello, clock, Arc::default(), account);
     let end = lane.serve().expect_err("a lane is served until it ends");
     match lane.send_answers() {
         Ok(()) => end,
