@@ -1,0 +1,207 @@
+//! A directory of the operating system, by plain calls.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, IoSlice, IoSliceMut, Read, Seek, Write},
+    os::unix::fs::{FileExt, MetadataExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rustix::{
+    fs::{FlockOperation, flock, statvfs},
+    io::{Errno, preadv, pwritev},
+};
+
+use super::{Disk, DiskFile, Found, LockFailure, Space};
+
+/// Pieces that the kernel takes in one call.
+const MOST_PIECES: usize = 1024;
+
+/// A directory, whose files are read and written with `pread` and `pwritev`.
+#[derive(Debug)]
+pub struct RealDisk {
+    path: PathBuf,
+    directory: File,
+}
+
+impl RealDisk {
+    /// Opens a directory, which is made if it is not there.
+    pub fn open(path: impl Into<PathBuf>) -> io::Result<Self> {
+        let path = path.into();
+        if !path.is_dir() {
+            std::fs::create_dir_all(&path)?;
+            if let Some(parent) = path
+                .parent()
+                .filter(|parent| !parent.as_os_str().is_empty())
+            {
+                File::open(parent)?.sync_all()?;
+            }
+        }
+        let directory = File::open(&path)?;
+        Ok(Self { path, directory })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn file(&self, name: &str, options: &OpenOptions) -> io::Result<Arc<dyn DiskFile>> {
+        let file = options.open(self.path.join(name))?;
+        Ok(Arc::new(RealFile { file }))
+    }
+}
+
+impl Disk for RealDisk {
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let mut options = OpenOptions::new();
+        self.file(name, options.read(true).write(true).create_new(true))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        self.file(name, OpenOptions::new().read(true).write(true))
+    }
+
+    fn list(&self) -> io::Result<Vec<Found>> {
+        let mut all = Vec::new();
+        for entry in std::fs::read_dir(&self.path)? {
+            let entry = entry?;
+            let metadata = match entry.metadata() {
+                Ok(metadata) => metadata,
+                // A stranger's, which went while we looked.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
+            all.push(Found {
+                name: entry.file_name().to_string_lossy().into_owned(),
+                bytes: metadata.len(),
+                is_file: metadata.is_file(),
+            });
+        }
+        Ok(all)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        std::fs::rename(self.path.join(from), self.path.join(to))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        std::fs::remove_file(self.path.join(name))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.directory.sync_all()
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        let stat = statvfs(&self.path)?;
+        Ok(Space {
+            total_bytes: stat.f_blocks * stat.f_frsize,
+            free_bytes: stat.f_bavail * stat.f_frsize,
+        })
+    }
+
+    fn lock(&self, words: &str) -> Result<Box<dyn Send + Sync>, LockFailure> {
+        let mut options = OpenOptions::new();
+        let mut file = options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(self.path.join("lock"))
+            .map_err(LockFailure::Io)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                let mut holder = String::new();
+                let _unreadable_is_unknown = file.read_to_string(&mut holder);
+                return Err(LockFailure::Held(holder));
+            }
+            Err(error) => return Err(LockFailure::Io(error.into())),
+        }
+        let told = file
+            .set_len(0)
+            .and_then(|()| file.rewind())
+            .and_then(|()| file.write_all(words.as_bytes()));
+        // The lock is the kernel's; a full disk only costs others the holder's name.
+        if let Err(error) = told {
+            tracing::debug!(%error, "the lock file does not say who holds it");
+        }
+        Ok(Box::new(file))
+    }
+}
+
+#[derive(Debug)]
+struct RealFile {
+    file: File,
+}
+
+impl DiskFile for RealFile {
+    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<usize> {
+        let mut done = 0;
+        while done < into.len() {
+            match self.file.read_at(&mut into[done..], at + done as u64) {
+                Ok(0) => break,
+                Ok(read) => done += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    fn read_two_at(&self, at: u64, first: &mut [u8], second: &mut [u8]) -> io::Result<usize> {
+        let room = first.len() + second.len();
+        let mut both = [IoSliceMut::new(first), IoSliceMut::new(second)];
+        let (mut slices, mut done) = (&mut both[..], 0);
+        while done < room {
+            match preadv(&self.file, slices, at + done as u64) {
+                Ok(0) => break,
+                Ok(read) => {
+                    done += read;
+                    IoSliceMut::advance_slices(&mut slices, read);
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, at: u64, pieces: &[&[u8]]) -> io::Result<()> {
+        let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+        let (mut slices, mut at) = (&mut slices[..], at);
+        // Empty pieces in front would look like a disk that takes nothing.
+        IoSlice::advance_slices(&mut slices, 0);
+        while !slices.is_empty() {
+            let some = &slices[..slices.len().min(MOST_PIECES)];
+            match pwritev(&self.file, some, at) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    at += written as u64;
+                    IoSlice::advance_slices(&mut slices, written);
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        self.file.set_len(bytes)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.file.metadata().map(|metadata| metadata.len())
+    }
+
+    fn allocated(&self) -> io::Result<u64> {
+        self.file.metadata().map(|metadata| metadata.blocks() * 512)
+    }
+}
