@@ -109,7 +109,7 @@ fn keep_house(storage: &Weak<Storage>, full: &Receiver<Arc<Appender>>) {
             Ok(appender) => storage.seal_or_warn(&appender),
             Err(RecvTimeoutError::Timeout) => {
                 if let Some(before) = Instant::now().checked_sub(storage.config.bucket_age) {
-                    storage.seal_old(before);
+                    storage.close_old(before);
                 }
             }
             Err(RecvTimeoutError::Disconnected) => return,
@@ -223,7 +223,17 @@ impl BucketStorageBackend {
 
     /// Copies what is alive in sealed buckets to a new one, and drops them, as fast as the disk allows.
     pub fn compact_buckets(&self, buckets: &[u32]) -> Result<GcReport, GcError> {
-        self.storage.compact(buckets, &mut |_, _| true)
+        self.compact_buckets_paced(buckets, &mut |_, _| true)
+    }
+
+    /// The same at the caller's pace: `pace` is asked before so many bytes are read or written in so many
+    /// operations, may wait, and ends the compaction by `false`; then all is as before.
+    pub fn compact_buckets_paced(
+        &self,
+        buckets: &[u32],
+        pace: &mut dyn FnMut(u64, u64) -> bool,
+    ) -> Result<GcReport, GcError> {
+        self.storage.compact(buckets, pace)
     }
 
     /// The sealed buckets, oldest first.
@@ -235,15 +245,16 @@ impl BucketStorageBackend {
         sealed.map(|bucket| bucket.id).collect()
     }
 
-    /// Seals all that grows; what comes next begins new buckets.
+    /// Seals all that grows; what comes next begins new buckets. A bucket that somebody just writes to is sealed
+    /// when they are done.
     pub fn seal(&self) {
-        self.storage.seal_old(Instant::now());
+        self.storage.seal_all();
     }
 
     /// Does what the housekeeping thread does from time to time: seals what is old, shortens the log of tombstones.
     pub fn maintain(&self) {
         if let Some(before) = Instant::now().checked_sub(self.storage.config.bucket_age) {
-            self.storage.seal_old(before);
+            self.storage.close_old(before);
         }
         if let Err(error) = self.storage.trim_log(TRIM_BYTES) {
             tracing::warn!(%error, "the log of tombstones could not be shortened");
@@ -326,7 +337,7 @@ impl Drop for BucketStorageBackend {
             let _it_has_panicked_or_not = thread.join();
         }
         if !self.storage.closed.swap(true, Ordering::AcqRel) {
-            self.storage.seal_old(Instant::now());
+            self.storage.seal_all();
         }
     }
 }

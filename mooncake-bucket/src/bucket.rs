@@ -101,6 +101,14 @@ impl Bucket {
         self.live_records.fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// Of records that cannot be read any more.
+    pub(crate) fn dead_bytes(&self) -> u64 {
+        let live = self.live_bytes.load(Ordering::Relaxed);
+        self.record_bytes
+            .load(Ordering::Relaxed)
+            .saturating_sub(live)
+    }
+
     /// `false`: somebody else has it.
     pub(crate) fn claim(&self) -> bool {
         !self.claimed.swap(true, Ordering::AcqRel)

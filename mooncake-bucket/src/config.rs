@@ -44,9 +44,6 @@ pub struct BucketConfig {
     pub open_files: usize,
     /// Threads that look at buckets when the storage is opened.
     pub open_threads: usize,
-    /// Threads for operations that are [submitted](crate::BucketStorageBackend::submit_put); they are started
-    /// with the first of those.
-    pub worker_threads: usize,
     /// A thread seals what is full or old. Without it, whoever puts does the first, and
     /// [`maintain`](crate::BucketStorageBackend::maintain) the second.
     pub housekeeping: bool,
@@ -65,7 +62,6 @@ impl Default for BucketConfig {
             eviction: Eviction::None,
             open_files: 1024,
             open_threads: 4,
-            worker_threads: 4,
             housekeeping: true,
         }
     }
@@ -90,7 +86,6 @@ impl BucketConfig {
             ("lanes", self.lanes),
             ("open_files", self.open_files),
             ("open_threads", self.open_threads),
-            ("worker_threads", self.worker_threads),
         ];
         match counts.iter().find(|(_, count)| *count == 0) {
             Some((setting, _)) => refuse(setting, "must not be 0".into()),

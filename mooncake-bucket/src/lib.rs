@@ -23,6 +23,7 @@ mod remove;
 mod room;
 mod storage;
 mod tombstones;
+mod workers;
 
 pub use backend::{Accounting, BucketStorageBackend, OpenOptions};
 pub use config::{BucketConfig, Eviction};
@@ -36,3 +37,4 @@ pub use name::{Incarnation, MAX_NAME_BYTES, Name};
 pub use open::Recovery;
 pub use put::{Put, Stored};
 pub use remove::{Removal, Removed};
+pub use workers::{Abandoned, BucketWorkers, Busy, Completion};

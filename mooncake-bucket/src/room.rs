@@ -21,6 +21,7 @@ pub(crate) struct Rank {
     pub(crate) id: u32,
     pub(crate) file_bytes: u64,
     pub(crate) live_bytes: u64,
+    pub(crate) dead_bytes: u64,
     /// Since it was read.
     pub(crate) idle_ms: u64,
 }
@@ -130,6 +131,7 @@ impl Storage {
             id: bucket.id,
             file_bytes: bucket.file_bytes.load(Ordering::Relaxed),
             live_bytes: bucket.live_bytes.load(Ordering::Relaxed),
+            dead_bytes: bucket.dead_bytes(),
             idle_ms: now.saturating_sub(bucket.read_at.load(Ordering::Relaxed)),
         });
         ranks.collect()
@@ -242,6 +244,7 @@ mod tests {
             id,
             file_bytes: 1000,
             live_bytes,
+            dead_bytes: 900 - live_bytes,
             idle_ms,
         }
     }

@@ -370,14 +370,32 @@ impl Storage {
         Ok(())
     }
 
-    /// Seals what was begun before `before`.
-    pub(crate) fn seal_old(&self, before: Instant) {
-        for lane in &self.lanes {
-            let current = lane.current.lock().clone();
-            if let Some(old) = current.filter(|current| current.begun() <= before) {
-                self.close(&old);
+    /// Closes what was begun before `before`, and has it sealed.
+    pub(crate) fn close_old(&self, before: Instant) {
+        for old in self.growing(before) {
+            self.close(&old);
+        }
+    }
+
+    /// Seals all that grows and that nobody writes to, now.
+    pub(crate) fn seal_all(&self) {
+        for appender in self.growing(Instant::now()) {
+            let seal = appender.close();
+            self.leave(&appender, false);
+            if seal {
+                self.seal_or_warn(&appender);
             }
         }
+    }
+
+    fn growing(&self, before: Instant) -> Vec<Arc<Appender>> {
+        let current = self
+            .lanes
+            .iter()
+            .filter_map(|lane| lane.current.lock().clone());
+        current
+            .filter(|current| current.begun() <= before)
+            .collect()
     }
 }
 
@@ -392,13 +410,7 @@ impl Storage {
 impl Storage {
     /// What could be collected now.
     pub(crate) fn candidates(&self, config: &GcConfig) -> Vec<Candidate> {
-        let ranks = self.ranks();
-        candidates(
-            ranks
-                .iter()
-                .map(|rank| (rank.id, rank.file_bytes, rank.live_bytes)),
-            config,
-        )
+        candidates(&self.ranks(), config)
     }
 }
 

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::io::ErrorKind;
+
 use common::{Done, Oracle, check_accounting, open};
 use mooncake_bucket::SimDisk;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
@@ -18,7 +20,13 @@ fn lives(seed: u64) -> Done {
                 oracle.done.found += oracle.check(&backend, true, &note).found;
                 check_accounting(&disk, &backend, &note);
             }
+            // In some lives the disk fails now and then, and goes on.
+            let faulty = rng.random_range(0..3) == 0;
             for _ in 0..rng.random_range(5..60) {
+                if faulty && rng.random_range(0..6) == 0 {
+                    let kind = [ErrorKind::Other, ErrorKind::StorageFull][rng.random_range(0..2)];
+                    disk.fail_at(disk.steps() + rng.random_range(0..12), kind);
+                }
                 oracle.step(&backend, &mut rng);
                 if disk.is_power_lost() {
                     break;
@@ -26,7 +34,9 @@ fn lives(seed: u64) -> Done {
             }
             if !disk.is_power_lost() {
                 oracle.done.found += oracle.check(&backend, false, &note).found;
-                check_accounting(&disk, &backend, &note);
+                if !faulty {
+                    check_accounting(&disk, &backend, &note);
+                }
             }
             oracle.done.add(&backend);
             // A crash asks nobody: not even to seal.

@@ -221,6 +221,11 @@ impl Oracle {
             match result {
                 Ok(Stored::Written | Stored::AlreadyHere) => {
                     known.maybe.remove(life);
+                    // What is in doubt and older never shows again.
+                    let newer = known.maybe.split_off(life);
+                    known
+                        .dead
+                        .extend(std::mem::replace(&mut known.maybe, newer));
                     if known.acked.is_none_or(|acked| acked <= *life) {
                         known.dead.extend(known.acked.filter(|acked| acked != life));
                         known.acked = Some(*life);
@@ -338,7 +343,7 @@ impl Oracle {
     }
 
     /// Nothing that anybody could see may change.
-    fn collect(&self, backend: &BucketStorageBackend, rng: &mut StdRng) {
+    fn collect(&mut self, backend: &BucketStorageBackend, rng: &mut StdRng) {
         let mut config = GcConfig::default();
         config.live_fraction = rng.random_range(0..=10) as f64 / 10.0;
         let found = backend.gc_candidates(&config);
@@ -352,7 +357,17 @@ impl Oracle {
             let _failed_or_not = backend.retire_bucket(some[0].bucket);
         } else {
             let ids: Vec<_> = some.iter().map(|candidate| candidate.bucket).collect();
-            let _failed_or_not = backend.compact_buckets(&ids);
+            // Others go on meanwhile, between any two of its reads and writes.
+            let _failed_or_not = backend.compact_buckets_paced(&ids, &mut |_, _| {
+                match rng.random_range(0..12) {
+                    0..2 => self.put(backend, rng),
+                    2..5 => self.remove(backend, rng),
+                    5 => self.evict(backend, rng),
+                    6 => self.get(backend, rng),
+                    _ => {}
+                }
+                rng.random_range(0..30) > 0
+            });
         }
     }
 }

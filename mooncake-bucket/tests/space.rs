@@ -1,0 +1,227 @@
+//! Where bytes go: capacity, full disks, eviction, collection.
+
+use std::sync::Arc;
+
+use mooncake_bucket::{
+    BucketConfig, BucketStorageBackend, CandidateKind, Disk, Eviction, GcConfig, Incarnation, Name,
+    OpenOptions, Put, PutError, Removal, Retry, SimDisk,
+};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+fn config() -> BucketConfig {
+    let mut config = BucketConfig::default();
+    config.bucket_bytes = 256 << 10;
+    config.housekeeping = false;
+    config
+}
+
+fn open(disk: &SimDisk, config: BucketConfig) -> BucketStorageBackend {
+    OpenOptions::new(config)
+        .open_on(Arc::new(disk.clone()))
+        .unwrap()
+}
+
+fn life(seq: u64) -> Incarnation {
+    Incarnation::new(1, seq)
+}
+
+fn put(backend: &BucketStorageBackend, key: u64, bytes: usize) -> Result<(), PutError> {
+    let (text, value) = (key.to_string(), vec![key as u8; bytes]);
+    backend
+        .put(Put::new(Name::key(&text), life(key), &value))
+        .map(drop)
+}
+
+fn here(backend: &BucketStorageBackend, key: u64) -> bool {
+    backend.get(Name::key(&key.to_string()), None).is_ok()
+}
+
+fn remove(backend: &BucketStorageBackend, keys: &[u64]) {
+    let texts: Vec<_> = keys.iter().map(u64::to_string).collect();
+    let removals: Vec<_> = keys
+        .iter()
+        .zip(&texts)
+        .map(|(key, text)| Removal {
+            name: Name::key(text),
+            incarnation: life(*key),
+        })
+        .collect();
+    assert!(backend.mark_removed(&removals).iter().all(Result::is_ok));
+}
+
+fn measured(disk: &SimDisk) -> u64 {
+    disk.list().unwrap().iter().map(|file| file.bytes).sum()
+}
+
+#[test]
+fn small_records_in_batches_cost_less_than_eight_per_cent() {
+    let disk = SimDisk::new();
+    let backend = open(&disk, BucketConfig::default());
+    let value = vec![3; 4096];
+    for batch in 0..80u64 {
+        let keys: Vec<_> = (0..128)
+            .map(|number| format!("{:032x}/layer/{number:03}", batch))
+            .collect();
+        let puts: Vec<_> = keys
+            .iter()
+            .map(|key| Put::new(Name::key(key), life(batch), &value))
+            .collect();
+        assert!(backend.put_batch(&puts).iter().all(Result::is_ok));
+    }
+    backend.seal();
+    let payload = 80.0 * 128.0 * 4096.0;
+    let overhead = measured(&disk) as f64 / payload - 1.0;
+    println!("overhead {:.2} %", overhead * 100.0);
+    assert!(overhead <= 0.08, "{overhead}");
+}
+
+#[test]
+fn the_capacity_is_kept_and_a_put_that_does_not_fit_is_refused() {
+    let disk = SimDisk::new();
+    let mut config = config();
+    config.capacity_bytes = 1 << 20;
+    let backend = open(&disk, config);
+    let mut stored = 0;
+    let refused = loop {
+        match put(&backend, stored, 10_000) {
+            Ok(()) => stored += 1,
+            Err(error) => break error,
+        }
+        assert!(measured(&disk) <= 1 << 20);
+    };
+    assert!(matches!(refused, PutError::Full { .. }), "{refused:?}");
+    assert_eq!(refused.retry(), Retry::Later);
+    assert!(stored > 60, "{stored} of 100 fit");
+    backend.seal();
+    assert!(measured(&disk) <= 1 << 20, "its footers had their room");
+    // Removing makes no room by itself; collecting does.
+    let all: Vec<_> = (0..stored).collect();
+    remove(&backend, &all);
+    for candidate in backend.gc_candidates(&GcConfig::default()) {
+        assert_eq!(candidate.kind, CandidateKind::Dead);
+        backend.retire_bucket(candidate.bucket).unwrap();
+    }
+    put(&backend, 1000, 10_000).unwrap();
+}
+
+#[test]
+fn with_a_policy_puts_make_their_own_room() {
+    for policy in [Eviction::Fifo, Eviction::Lru, Eviction::CostAware] {
+        let disk = SimDisk::new();
+        let mut config = config();
+        config.capacity_bytes = 2 << 20;
+        config.eviction = policy;
+        let backend = open(&disk, config);
+        for key in 0..1000 {
+            put(&backend, key, 10_000).unwrap();
+            assert!(measured(&disk) <= 2 << 20, "{policy:?}");
+        }
+        let kept = (0..1000).filter(|key| here(&backend, *key)).count() as u64;
+        assert_eq!(kept, backend.len());
+        assert!(kept > 100, "{policy:?} keeps {kept}");
+        assert!(here(&backend, 999));
+        let counts = backend.counts();
+        assert_eq!(counts.evicted_records, 1000 - kept);
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_answer_and_what_was_stored_stays() {
+    let disk = SimDisk::new();
+    disk.set_capacity(Some(1 << 20));
+    let backend = open(&disk, config());
+    let mut stored = Vec::new();
+    for key in 0..200 {
+        match put(&backend, key, 10_000) {
+            Ok(()) => stored.push(key),
+            Err(PutError::Io(error)) => assert_eq!(error.kind(), std::io::ErrorKind::StorageFull),
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+    assert!(stored.len() > 50 && stored.len() < 110, "{}", stored.len());
+    assert!(stored.iter().all(|key| here(&backend, *key)));
+    // The operator gives it more.
+    disk.set_capacity(None);
+    put(&backend, 1000, 10_000).unwrap();
+    drop(backend);
+    let backend = open(&disk, config());
+    assert!(stored.iter().all(|key| here(&backend, *key)));
+    let accounting = backend.accounting();
+    assert_eq!(accounting.file_bytes, measured(&disk), "{accounting:?}");
+}
+
+#[test]
+fn a_compaction_keeps_what_is_alive_and_gives_the_rest_back() {
+    let disk = SimDisk::new();
+    let backend = open(&disk, config());
+    for key in 0..200 {
+        put(&backend, key, 10_000).unwrap();
+    }
+    backend.seal();
+    let dead: Vec<_> = (0..200).filter(|key| key % 4 != 0).collect();
+    remove(&backend, &dead);
+    let before = measured(&disk);
+    let found = backend.gc_candidates(&GcConfig::default());
+    assert!(
+        found
+            .iter()
+            .all(|candidate| candidate.kind == CandidateKind::Sparse)
+            && found.len() >= 8
+    );
+    let ids: Vec<_> = found
+        .iter()
+        .take(3)
+        .map(|candidate| candidate.bucket)
+        .collect();
+    let report = backend.compact_buckets(&ids).unwrap();
+    assert_eq!((report.buckets, report.lost_records), (3, 0));
+    assert!(report.moved_records >= 12, "{report:?}");
+    assert!(measured(&disk) < before - 300_000, "{report:?}");
+    for key in 0..200 {
+        assert_eq!(here(&backend, key), key % 4 == 0, "{key}");
+    }
+    drop(backend);
+    let backend = open(&disk, config());
+    for key in 0..200 {
+        assert_eq!(here(&backend, key), key % 4 == 0, "{key}");
+    }
+}
+
+/// With random removals a byte is written `1 / (1 - T)` times, T being the part alive at which a bucket is rewritten.
+#[test]
+fn random_removals_cost_no_more_writing_than_the_threshold_says() {
+    let disk = SimDisk::new();
+    let mut config = config();
+    config.bucket_bytes = 512 << 10;
+    let backend = open(&disk, config);
+    let mut gc = GcConfig::default();
+    gc.live_fraction = 0.5;
+    let mut rng = StdRng::seed_from_u64(1);
+    let mut alive: Vec<u64> = Vec::new();
+    for key in 0..20_000u64 {
+        put(&backend, key, 3000).unwrap();
+        alive.push(key);
+        if alive.len() > 2000 {
+            let gone = alive.swap_remove(rng.random_range(0..alive.len()));
+            remove(&backend, &[gone]);
+        }
+        if key % 50 == 0 {
+            for candidate in backend.gc_candidates(&gc) {
+                if candidate.kind == CandidateKind::Dead {
+                    backend.retire_bucket(candidate.bucket).unwrap();
+                } else {
+                    backend.compact_buckets(&[candidate.bucket]).unwrap();
+                }
+            }
+        }
+    }
+    let counts = backend.counts();
+    let amplification = (counts.put_bytes + counts.moved_bytes) as f64 / counts.put_bytes as f64;
+    println!("written {amplification:.2} times, {counts:?}");
+    assert!(counts.compacted_buckets > 20, "{counts:?}");
+    assert!(
+        amplification <= 1.1 / (1.0 - gc.live_fraction),
+        "{amplification}"
+    );
+    assert!(alive.iter().all(|key| here(&backend, *key)));
+}
