@@ -96,8 +96,6 @@ impl OpenOptions {
 }
 
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// A log of tombstones that is shorter is not worth rewriting.
-const TRIM_BYTES: u64 = 16 << 20;
 
 fn keep_house(storage: &Weak<Storage>, full: &Receiver<Arc<Appender>>) {
     loop {
@@ -107,13 +105,21 @@ fn keep_house(storage: &Weak<Storage>, full: &Receiver<Arc<Appender>>) {
         };
         match next {
             Ok(appender) => storage.seal_or_warn(&appender),
-            Err(RecvTimeoutError::Timeout) => {
-                if let Some(before) = Instant::now().checked_sub(storage.config.bucket_age) {
-                    storage.close_old(before);
-                }
-            }
+            Err(RecvTimeoutError::Timeout) => maintain(&storage),
             Err(RecvTimeoutError::Disconnected) => return,
         }
+    }
+}
+
+fn maintain(storage: &Storage) {
+    if let Some(before) = Instant::now().checked_sub(storage.config.bucket_age) {
+        storage.close_old(before);
+    }
+    if let Err(error) = storage.finish_compactions() {
+        tracing::warn!(%error, "a compaction could not be ended yet");
+    }
+    if let Err(error) = storage.trim_log() {
+        tracing::warn!(%error, "the log of tombstones could not be shortened");
     }
 }
 
@@ -251,14 +257,10 @@ impl BucketStorageBackend {
         self.storage.seal_all();
     }
 
-    /// Does what the housekeeping thread does from time to time: seals what is old, shortens the log of tombstones.
+    /// Does what the housekeeping thread does from time to time: seals what is old, ends compactions that the disk
+    /// did not let end, shortens the log of tombstones.
     pub fn maintain(&self) {
-        if let Some(before) = Instant::now().checked_sub(self.storage.config.bucket_age) {
-            self.storage.close_old(before);
-        }
-        if let Err(error) = self.storage.trim_log(TRIM_BYTES) {
-            tracing::warn!(%error, "the log of tombstones could not be shortened");
-        }
+        maintain(&self.storage);
     }
 
     /// Where the bytes are.

@@ -40,6 +40,8 @@ pub struct BucketConfig {
     pub reserve_bytes: u64,
     /// What happens when the capacity is reached.
     pub eviction: Eviction,
+    /// Logs of tombstones are rewritten once they have so many bytes, and twice what was needed the last time.
+    pub log_bytes: u64,
     /// Files that are kept open.
     pub open_files: usize,
     /// Threads that look at buckets when the storage is opened.
@@ -60,6 +62,7 @@ impl Default for BucketConfig {
             capacity_bytes: u64::MAX,
             reserve_bytes: 0,
             eviction: Eviction::None,
+            log_bytes: 4 << 20,
             open_files: 1024,
             open_threads: 4,
             housekeeping: true,

@@ -401,9 +401,9 @@ impl Storage {
 
 impl Storage {
     /// Rewrites the log of tombstones without those of buckets that are gone, if it is as long as that.
-    pub(crate) fn trim_log(&self, worth_bytes: u64) -> io::Result<()> {
+    pub(crate) fn trim_log(&self) -> io::Result<()> {
         let gone = |id: u32| self.bucket(id).is_none();
-        self.log.trim(worth_bytes, gone, &self.pen())
+        self.log.trim(self.config.log_bytes, gone, &self.pen())
     }
 }
 

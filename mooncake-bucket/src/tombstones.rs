@@ -37,6 +37,8 @@ struct State {
     failures: u64,
     failure: Option<(u64, io::Error)>,
     log: Option<Log>,
+    /// What all logs took when they were last rewritten.
+    trimmed_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -208,11 +210,15 @@ impl TombstoneLog {
             return Ok(());
         }
         let mut state = self.state.lock();
+        // What is as long for good reason is not rewritten again and again.
+        if pen.controls.log_bytes() < 2 * state.trimmed_bytes {
+            return Ok(());
+        }
         while state.writing {
             self.done.wait(&mut state);
         }
         state.writing = true;
-        let log = state.log.take();
+        state.log = None;
         drop(state);
         let numbers = pen.controls.logs();
         let trimmed = numbers
@@ -229,10 +235,8 @@ impl TombstoneLog {
         let done = trimmed.and_then(|keep| self.rewrite(&keep, &numbers, pen));
         let mut state = self.state.lock();
         state.writing = false;
-        if done.is_err() && state.log.is_none() {
-            // Whether the old ones are all there is not known, but each that is says only what is true.
-            drop(log);
-        }
+        state.trimmed_bytes = pen.controls.log_bytes();
+        // After a failure a new log is begun: the old ones say only what is true, as many of them as are left.
         self.done.notify_all();
         done
     }

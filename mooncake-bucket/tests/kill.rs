@@ -1,4 +1,5 @@
 //! A real process under load, killed without warning.
+#![expect(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
 use std::{
     collections::BTreeMap,

@@ -1,4 +1,5 @@
 //! What a start finds, and what it makes of it.
+#![expect(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
 use std::sync::Arc;
 
@@ -389,5 +390,112 @@ fn ranges_of_small_and_large_values_are_what_was_put() {
         }
         let other = backend.get(Name::key(&key), Some(life(99)));
         assert!(matches!(other, Err(GetError::OtherIncarnation { .. })));
+    }
+}
+
+/// An eviction whose end the process did not see, and a removal that another process then answers.
+#[test]
+fn what_is_answered_as_absent_stays_absent_whatever_a_dead_process_left_undone() {
+    for step in 0..3 {
+        let disk = SimDisk::new();
+        let backend = open(&disk).unwrap();
+        put(&backend, "key", 1);
+        backend.seal();
+        let bucket = backend.sealed_buckets()[0];
+        disk.cut_power_at(disk.steps() + step);
+        let evicted = backend.evict_bucket(bucket);
+        assert_eq!(evicted.is_err(), disk.is_power_lost());
+        let disk = disk.after_process_death();
+        let backend = open(&disk).unwrap();
+        let removed = remove(&backend, "key", 1);
+        disk.cut_power();
+        for seed in 0..20 {
+            let backend = open(&disk.after_power_loss(seed)).unwrap();
+            assert_eq!(get(&backend, "key"), None, "step {step}: {removed:?}");
+        }
+    }
+}
+
+#[test]
+fn what_a_failed_put_left_on_the_disk_does_not_outlive_a_removal() {
+    // Its write fails, or its sync; and then the bucket cannot be sealed either, so that what it holds is all that
+    // a start has.
+    for step in 0..2 {
+        let disk = SimDisk::new();
+        let backend = open(&disk).unwrap();
+        put(&backend, "other", 1);
+        for failing in [step, step + 1] {
+            disk.fail_at(disk.steps() + failing, std::io::ErrorKind::Other);
+        }
+        let bytes = "key 1 ".repeat(50);
+        let failed = backend.put(Put::new(Name::key("key"), life(1), bytes.as_bytes()));
+        assert!(failed.is_err());
+        assert_eq!(backend.counts().seal_failures, 1);
+        assert_eq!(remove(&backend, "key", 1), Removed::Absent);
+        disk.cut_power();
+        for seed in 0..40 {
+            let backend = open(&disk.after_power_loss(seed)).unwrap();
+            assert_eq!(
+                (get(&backend, "key"), get(&backend, "other")),
+                (None, Some(1)),
+                "step {step}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_compaction_that_fails_at_any_step_loses_nothing_and_can_be_repeated() {
+    for kind in [std::io::ErrorKind::Other, std::io::ErrorKind::StorageFull] {
+        let mut step = 0;
+        loop {
+            let disk = SimDisk::new();
+            let backend = open(&disk).unwrap();
+            for key in ["a", "b", "c", "d"] {
+                put(&backend, key, 1);
+            }
+            backend.seal();
+            remove(&backend, "b", 1);
+            let bucket = backend.sealed_buckets()[0];
+            let fails_at = disk.steps() + step;
+            disk.fail_at(fails_at, kind);
+            let done = backend.compact_buckets(&[bucket]);
+            if disk.steps() <= fails_at {
+                assert!(done.is_ok(), "{done:?}");
+                break;
+            }
+            let check = |backend: &BucketStorageBackend, what: &str| {
+                let found = ["a", "b", "c", "d"].map(|key| get(backend, key));
+                assert_eq!(
+                    found,
+                    [Some(1), None, Some(1), Some(1)],
+                    "step {step}, {what}: {done:?}"
+                );
+            };
+            check(&backend, "at once");
+            // Another disk has the same fault and then loses its power.
+            for seed in 0..10 {
+                let after = disk.after_power_loss(seed);
+                let backend = open(&after).unwrap();
+                check(&backend, "after a power loss");
+                assert_eq!(
+                    backend.recovery().quarantined_files,
+                    0,
+                    "step {step}: {done:?}"
+                );
+            }
+            backend.maintain();
+            put(&backend, "e", 1);
+            backend.seal();
+            remove(&backend, "c", 1);
+            for bucket in backend.sealed_buckets() {
+                let again = backend.compact_buckets(&[bucket]);
+                assert!(again.is_ok(), "step {step}: {again:?} after {done:?}");
+            }
+            let found = ["a", "c", "d", "e"].map(|key| get(&backend, key));
+            assert_eq!(found, [Some(1), None, Some(1), Some(1)], "step {step}");
+            step += 1;
+        }
+        assert!(step > 15, "{step} steps");
     }
 }

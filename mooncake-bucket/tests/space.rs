@@ -1,4 +1,5 @@
 //! Where bytes go: capacity, full disks, eviction, collection.
+#![expect(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
 use std::sync::Arc;
 
@@ -224,4 +225,63 @@ fn random_removals_cost_no_more_writing_than_the_threshold_says() {
         "{amplification}"
     );
     assert!(alive.iter().all(|key| here(&backend, *key)));
+}
+
+#[test]
+fn the_log_of_tombstones_shrinks_once_what_it_is_about_is_gone() {
+    let disk = SimDisk::new();
+    let mut config = config();
+    config.bucket_records = 100_000;
+    config.bucket_bytes = 16 << 20;
+    let backend = open(&disk, config.clone());
+    let keep: Vec<u64> = vec![1_000_000];
+    put(&backend, keep[0], 10).unwrap();
+    backend.seal();
+    for round in 0..4u64 {
+        let keys: Vec<u64> = (0..40_000).map(|number| round * 40_000 + number).collect();
+        let texts: Vec<_> = keys.iter().map(u64::to_string).collect();
+        let puts: Vec<_> = keys
+            .iter()
+            .zip(&texts)
+            .map(|(key, text)| Put::new(Name::key(text), life(*key), b"v"))
+            .collect();
+        assert!(backend.put_batch(&puts).iter().all(Result::is_ok));
+        backend.seal();
+        remove(&backend, &keys);
+    }
+    let logs = || -> u64 {
+        let files = disk.list().unwrap().into_iter();
+        files
+            .filter(|file| file.name.ends_with(".tombstones"))
+            .map(|file| file.bytes)
+            .sum()
+    };
+    assert!(logs() > 6 << 20, "{}", logs());
+    backend.maintain();
+    assert!(logs() > 6 << 20, "all of it is needed: {}", logs());
+    for candidate in backend.gc_candidates(&GcConfig::default()) {
+        backend.retire_bucket(candidate.bucket).unwrap();
+    }
+    // Twice as long as it was when all was needed, and then it is looked at again.
+    let keys: Vec<u64> = (200_000..400_000).collect();
+    let texts: Vec<_> = keys.iter().map(u64::to_string).collect();
+    let puts: Vec<_> = keys
+        .iter()
+        .zip(&texts)
+        .map(|(key, text)| Put::new(Name::key(text), life(*key), b"v"))
+        .collect();
+    assert!(backend.put_batch(&puts).iter().all(Result::is_ok));
+    remove(&backend, &keys);
+    backend.seal();
+    for candidate in backend.gc_candidates(&GcConfig::default()) {
+        backend.retire_bucket(candidate.bucket).unwrap();
+    }
+    backend.maintain();
+    assert!(logs() < 1 << 20, "{}", logs());
+    let accounting = backend.accounting();
+    assert_eq!(accounting.file_bytes, measured(&disk));
+    drop(backend);
+    let backend = open(&disk, config);
+    assert_eq!(backend.len(), 1);
+    assert!(here(&backend, keep[0]));
 }

@@ -247,7 +247,7 @@ fn workers_carry_out_what_was_taken_and_refuse_what_is_too_much() {
     let gate = Arc::new(Barrier::new(2));
     let held = {
         let gate = Arc::clone(&gate);
-        workers.submit(move |_| drop(gate.wait())).unwrap()
+        workers.submit(move |_| gate.wait().is_leader()).unwrap()
     };
     let mut taken = Vec::new();
     let refused = loop {

@@ -104,7 +104,10 @@ impl Storage {
         let target = match self.make_bucket(number, None, FileName::Target) {
             Ok(target) => target,
             Err(error) => {
-                self.undo_transition(number);
+                // Whatever there is of it must go before the transition that explains it.
+                if self.disk.sync().is_ok() {
+                    self.undo_transition(number);
+                }
                 return Err(GcError::io("making a target")(error));
             }
         };

@@ -18,6 +18,7 @@ pub(crate) fn config() -> BucketConfig {
     config.bucket_records = 24;
     config.lanes = 2;
     config.aligned_from = 8 << 10;
+    config.log_bytes = 12 << 10;
     config.open_files = 3;
     config.open_threads = 1;
     config.housekeeping = false;
@@ -241,7 +242,11 @@ impl Oracle {
     }
 
     fn remove(&mut self, backend: &BucketStorageBackend, rng: &mut StdRng) {
-        let count = rng.random_range(1..=8);
+        let count = if rng.random_range(0..3) == 0 {
+            1
+        } else {
+            rng.random_range(1..=8)
+        };
         let mut batch = Vec::new();
         for _ in 0..count {
             let key = rng.random_range(0..40);
@@ -338,6 +343,7 @@ impl Oracle {
             65..75 => self.get(backend, rng),
             75..80 => backend.seal(),
             80..81 => self.evict(backend, rng),
+            81..85 => backend.maintain(),
             _ => self.collect(backend, rng),
         }
     }
