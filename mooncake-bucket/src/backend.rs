@@ -65,7 +65,10 @@ impl OpenOptions {
     pub fn open(self, path: impl AsRef<Path>) -> Result<BucketStorageBackend, OpenError> {
         let path = path.as_ref();
         let disk = RealDisk::open(path);
-        let disk = disk.map_err(OpenError::io(format!("opening {}", path.display())))?;
+        let mut disk = disk.map_err(OpenError::io(format!("opening {}", path.display())))?;
+        if self.config.direct_reads {
+            disk = disk.direct();
+        }
         self.open_on(Arc::new(disk))
     }
 

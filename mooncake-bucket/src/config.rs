@@ -42,6 +42,8 @@ pub struct BucketConfig {
     pub eviction: Eviction,
     /// Logs of tombstones are rewritten once they have so many bytes, and twice what was needed the last time.
     pub log_bytes: u64,
+    /// Values are read past the page cache, where the file system can. What is read often is kept above this.
+    pub direct_reads: bool,
     /// Files that are kept open.
     pub open_files: usize,
     /// Threads that look at buckets when the storage is opened.
@@ -63,6 +65,7 @@ impl Default for BucketConfig {
             reserve_bytes: 0,
             eviction: Eviction::None,
             log_bytes: 4 << 20,
+            direct_reads: true,
             open_files: 1024,
             open_threads: 4,
             housekeeping: true,

@@ -1,6 +1,7 @@
 //! The files of one directory, as a storage sees them. Whatever it does to the disk goes through here, so that
 //! tests can put a disk there that loses everything it may lose.
 
+mod direct;
 mod real;
 mod sim;
 

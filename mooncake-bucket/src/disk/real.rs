@@ -5,7 +5,10 @@ use std::{
     io::{self, IoSlice, IoSliceMut, Read, Seek, Write},
     os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use rustix::{
@@ -13,16 +16,20 @@ use rustix::{
     io::{Errno, preadv, pwritev},
 };
 
-use super::{Disk, DiskFile, Found, LockFailure, Space};
+use super::{Disk, DiskFile, Found, LockFailure, Space, direct::DirectFile};
+
+const LOCK: &str = "lock";
 
 /// Pieces that the kernel takes in one call.
 const MOST_PIECES: usize = 1024;
 
-/// A directory, whose files are read and written with `pread` and `pwritev`.
+/// A directory, whose files are read and written with `preadv` and `pwritev`.
 #[derive(Debug)]
 pub struct RealDisk {
     path: PathBuf,
     directory: File,
+    wants_direct: bool,
+    direct: AtomicBool,
 }
 
 impl RealDisk {
@@ -39,7 +46,33 @@ impl RealDisk {
             }
         }
         let directory = File::open(&path)?;
-        Ok(Self { path, directory })
+        Ok(Self {
+            path,
+            directory,
+            wants_direct: false,
+            direct: AtomicBool::new(false),
+        })
+    }
+
+    /// Reads past the page cache, if the file system can; that is tried once the directory is locked.
+    #[must_use]
+    pub fn direct(mut self) -> Self {
+        self.wants_direct = true;
+        self
+    }
+
+    /// Whether reads go past the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.direct.load(Ordering::Relaxed)
+    }
+
+    /// Some file systems refuse when a file is opened, some when it is read.
+    fn probe(&self) {
+        let file = DirectFile::open(&self.path.join(LOCK));
+        match file.and_then(|file| file.read(0, &mut [0; 8], &mut [])) {
+            Ok(_) => self.direct.store(true, Ordering::Relaxed),
+            Err(error) => tracing::debug!(%error, "files are read through the page cache"),
+        }
     }
 
     /// Where it is.
@@ -48,8 +81,13 @@ impl RealDisk {
     }
 
     fn file(&self, name: &str, options: &OpenOptions) -> io::Result<Arc<dyn DiskFile>> {
-        let file = options.open(self.path.join(name))?;
-        Ok(Arc::new(RealFile { file }))
+        let path = self.path.join(name);
+        let file = options.open(&path)?;
+        let direct = self
+            .is_direct()
+            .then(|| DirectFile::open(&path))
+            .transpose()?;
+        Ok(Arc::new(RealFile { file, direct }))
     }
 }
 
@@ -109,7 +147,7 @@ impl Disk for RealDisk {
             .write(true)
             .create(true)
             .truncate(false)
-            .open(self.path.join("lock"))
+            .open(self.path.join(LOCK))
             .map_err(LockFailure::Io)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
@@ -128,6 +166,9 @@ impl Disk for RealDisk {
         if let Err(error) = told {
             tracing::debug!(%error, "the lock file does not say who holds it");
         }
+        if self.wants_direct {
+            self.probe();
+        }
         Ok(Box::new(file))
     }
 }
@@ -135,10 +176,14 @@ impl Disk for RealDisk {
 #[derive(Debug)]
 struct RealFile {
     file: File,
+    direct: Option<DirectFile>,
 }
 
 impl DiskFile for RealFile {
     fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<usize> {
+        if let Some(direct) = &self.direct {
+            return direct.read(at, &mut [], into);
+        }
         let mut done = 0;
         while done < into.len() {
             match self.file.read_at(&mut into[done..], at + done as u64) {
@@ -152,6 +197,9 @@ impl DiskFile for RealFile {
     }
 
     fn read_two_at(&self, at: u64, first: &mut [u8], second: &mut [u8]) -> io::Result<usize> {
+        if let Some(direct) = &self.direct {
+            return direct.read(at, first, second);
+        }
         let room = first.len() + second.len();
         let mut both = [IoSliceMut::new(first), IoSliceMut::new(second)];
         let (mut slices, mut done) = (&mut both[..], 0);
