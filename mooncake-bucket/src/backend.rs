@@ -21,6 +21,7 @@ use crate::{
     error::{GcError, GetError, OpenError, PutError, RemoveError},
     gc::{Candidate, GcConfig, GcReport},
     get::{Stat, Value},
+    get_batch::GetInto,
     name::{Incarnation, Name},
     open::{Recovery, open},
     put::{Put, Stored},
@@ -68,6 +69,9 @@ impl OpenOptions {
         let mut disk = disk.map_err(OpenError::io(format!("opening {}", path.display())))?;
         if self.config.direct_reads {
             disk = disk.direct();
+        }
+        if self.config.uring {
+            disk = disk.uring();
         }
         self.open_on(Arc::new(disk))
     }
@@ -194,15 +198,17 @@ impl BucketStorageBackend {
         self.storage.get_range(&name, incarnation, from, into)
     }
 
-    /// Reads several values; each has a result.
+    /// Reads several values, side by side where the disk can; each has a result.
     pub fn get_batch(
         &self,
         names: &[(Name<'_>, Option<Incarnation>)],
     ) -> Vec<Result<Value, GetError>> {
-        let values = names
-            .iter()
-            .map(|(name, incarnation)| self.storage.get(name, *incarnation));
-        values.collect()
+        self.storage.get_batch(names)
+    }
+
+    /// Reads several whole values, each into the beginning of its `into`; each has a result.
+    pub fn get_batch_into(&self, gets: &mut [GetInto<'_>]) -> Vec<Result<Stat, GetError>> {
+        self.storage.get_batch_into(gets)
     }
 
     /// Which life of a key is here. It is looked up, not read.

@@ -44,6 +44,8 @@ pub struct BucketConfig {
     pub log_bytes: u64,
     /// Values are read past the page cache, where the file system can. What is read often is kept above this.
     pub direct_reads: bool,
+    /// Batches of reads go through io_uring, where the kernel can.
+    pub uring: bool,
     /// Files that are kept open.
     pub open_files: usize,
     /// Threads that look at buckets when the storage is opened.
@@ -66,6 +68,7 @@ impl Default for BucketConfig {
             eviction: Eviction::None,
             log_bytes: 4 << 20,
             direct_reads: true,
+            uring: true,
             open_files: 1024,
             open_threads: 4,
             housekeeping: true,

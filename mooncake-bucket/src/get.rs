@@ -261,7 +261,7 @@ fn full(read: usize, wanted: usize) -> Result<(), Flaw> {
 }
 
 /// Whether a header is the one that the index knows, of the key that was asked for.
-fn check<'a>(
+pub(crate) fn check<'a>(
     header: &'a [u8],
     stamp: u64,
     entry: &Entry,

@@ -60,6 +60,7 @@ mod error;
 mod format;
 mod gc;
 mod get;
+mod get_batch;
 mod hash;
 mod ids;
 mod index;
@@ -80,11 +81,14 @@ struct Readme;
 pub use backend::{Accounting, BucketStorageBackend, OpenOptions};
 pub use config::{BucketConfig, Eviction};
 pub use counters::Counts;
-pub use disk::{Disk, DiskFile, Found, LockFailure, PowerLost, RealDisk, SimDisk, Space};
+pub use disk::{
+    Disk, DiskFile, Engine, Found, LockFailure, PowerLost, Read, RealDisk, SimDisk, Space,
+};
 pub use error::{GcError, GetError, OpenError, PutError, RemoveError, Retry};
 pub use format::{FORMAT_VERSION, Flaw, record::MAX_VALUE_BYTES};
 pub use gc::{BucketGcWorker, Candidate, CandidateKind, GcConfig, GcReport};
 pub use get::{Stat, Value};
+pub use get_batch::GetInto;
 pub use name::{Incarnation, MAX_NAME_BYTES, Name};
 pub use open::Recovery;
 pub use put::{Put, Stored};

@@ -4,7 +4,10 @@ use std::{
     cell::RefCell,
     fs::{File, OpenOptions},
     io::{self, IoSliceMut},
-    os::unix::fs::OpenOptionsExt,
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::fs::OpenOptionsExt,
+    },
     path::Path,
 };
 
@@ -23,6 +26,45 @@ thread_local! {
     static STAGE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
+/// How a read is done in whole blocks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    /// What comes before the first byte that is wanted.
+    pub(super) skip: usize,
+    /// Where the read begins.
+    pub(super) begin: u64,
+    /// The second part goes where it belongs at once.
+    pub(super) straight: bool,
+    /// What goes to a stage before that.
+    pub(super) staged: usize,
+}
+
+impl Shape {
+    /// `blocks`: only whole ones can be read, to memory that is aligned.
+    pub(super) fn new(at: u64, first: &[u8], second: &[u8], blocks: bool) -> Self {
+        if !blocks {
+            return Self {
+                skip: 0,
+                begin: at,
+                straight: true,
+                staged: first.len(),
+            };
+        }
+        let skip = at as usize % BLOCK;
+        let front = skip + first.len();
+        let straight = front.is_multiple_of(BLOCK)
+            && second.len().is_multiple_of(BLOCK)
+            && second.as_ptr().addr().is_multiple_of(MEMORY);
+        let whole = (front + second.len()).next_multiple_of(BLOCK);
+        Self {
+            skip,
+            begin: at - skip as u64,
+            straight,
+            staged: if straight { front } else { whole },
+        }
+    }
+}
+
 /// A file that is read past the page cache.
 #[derive(Debug)]
 pub(super) struct DirectFile(File);
@@ -37,20 +79,19 @@ impl DirectFile {
         Ok(Self(file))
     }
 
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
     /// Fills `first` and then `second` from `at` on; says how much it was.
     pub(super) fn read(&self, at: u64, first: &mut [u8], second: &mut [u8]) -> io::Result<usize> {
-        let skip = at as usize % BLOCK;
-        let begin = at - skip as u64;
+        let Shape {
+            skip,
+            begin,
+            straight,
+            staged,
+        } = Shape::new(at, first, second, true);
         let (wanted, front) = (first.len() + second.len(), skip + first.len());
-        // The second part goes where it belongs at once, if that may be.
-        let straight = front.is_multiple_of(BLOCK)
-            && second.len().is_multiple_of(BLOCK)
-            && second.as_ptr().addr().is_multiple_of(MEMORY);
-        let staged = if straight {
-            front
-        } else {
-            (skip + wanted).next_multiple_of(BLOCK)
-        };
         STAGE.with_borrow_mut(|memory| {
             let stage = aligned(memory, staged);
             let read = if straight {
@@ -97,7 +138,7 @@ impl DirectFile {
 }
 
 /// `bytes` of `memory` that begin on a block.
-fn aligned(memory: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
+pub(super) fn aligned(memory: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
     if memory.len() < bytes + BLOCK {
         *memory = vec![0; bytes + BLOCK];
     }

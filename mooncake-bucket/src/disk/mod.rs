@@ -4,10 +4,11 @@
 mod direct;
 mod real;
 mod sim;
+mod uring;
 
-use std::{fmt, io, sync::Arc};
+use std::{fmt, io, os::fd::BorrowedFd, sync::Arc};
 
-pub use real::RealDisk;
+pub use real::{Engine, RealDisk};
 pub use sim::{PowerLost, SimDisk};
 
 /// A file of the directory.
@@ -55,8 +56,29 @@ pub trait Disk: fmt::Debug + Send + Sync + 'static {
     fn sync(&self) -> io::Result<()>;
     /// What there is room for.
     fn space(&self) -> io::Result<Space>;
+    /// Carries out reads, side by side if the disk can, and says in each what became of it.
+    fn read_many(&self, reads: &mut [Read<'_>]) {
+        for read in reads {
+            read.read = read.file.read_two_at(read.at, read.first, read.second);
+        }
+    }
     /// Keeps others out of the directory until what it returns is dropped; `words` tell them who does.
     fn lock(&self, words: &str) -> Result<Box<dyn Send + Sync>, LockFailure>;
+}
+
+/// One of several reads that are asked for at once.
+#[derive(Debug)]
+pub struct Read<'a> {
+    /// Of which file.
+    pub file: &'a dyn DiskFile,
+    /// From where on.
+    pub at: u64,
+    /// What is filled first.
+    pub first: &'a mut [u8],
+    /// What is filled after it.
+    pub second: &'a mut [u8],
+    /// How much was read.
+    pub read: io::Result<usize>,
 }
 
 /// An open file. It stays readable when its name is taken away.
@@ -81,6 +103,10 @@ pub trait DiskFile: fmt::Debug + Send + Sync + 'static {
     fn len(&self) -> io::Result<u64>;
     /// What the file takes on the disk.
     fn allocated(&self) -> io::Result<u64>;
+    /// The kernel's file to read from, if there is one; `true`: in whole blocks only.
+    fn descriptor(&self) -> Option<(BorrowedFd<'_>, bool)> {
+        None
+    }
     /// Whether there is nothing in it.
     fn is_empty(&self) -> io::Result<bool> {
         self.len().map(|bytes| bytes == 0)

@@ -2,8 +2,11 @@
 
 use std::{
     fs::{File, OpenOptions},
-    io::{self, IoSlice, IoSliceMut, Read, Seek, Write},
-    os::unix::fs::{FileExt, MetadataExt},
+    io::{self, IoSlice, IoSliceMut, Read as _, Seek, Write},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::fs::{FileExt, MetadataExt},
+    },
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -16,7 +19,7 @@ use rustix::{
     io::{Errno, preadv, pwritev},
 };
 
-use super::{Disk, DiskFile, Found, LockFailure, Space, direct::DirectFile};
+use super::{Disk, DiskFile, Found, LockFailure, Read, Space, direct::DirectFile, uring::Rings};
 
 const LOCK: &str = "lock";
 
@@ -30,6 +33,18 @@ pub struct RealDisk {
     directory: File,
     wants_direct: bool,
     direct: AtomicBool,
+    rings: Option<Rings>,
+    engine: Engine,
+}
+
+/// How several reads are carried out at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Engine {
+    /// One after the other, by plain calls, for this reason.
+    Calls(String),
+    /// Side by side, on rings of the kernel's.
+    Uring,
 }
 
 impl RealDisk {
@@ -51,6 +66,8 @@ impl RealDisk {
             directory,
             wants_direct: false,
             direct: AtomicBool::new(false),
+            rings: None,
+            engine: Engine::Calls("nothing else was asked for".into()),
         })
     }
 
@@ -59,6 +76,24 @@ impl RealDisk {
     pub fn direct(mut self) -> Self {
         self.wants_direct = true;
         self
+    }
+
+    /// Has several reads carried out by io_uring, if the kernel can; [`engine`](Self::engine) tells.
+    #[must_use]
+    pub fn uring(mut self) -> Self {
+        match Rings::new() {
+            Ok(rings) => {
+                self.rings = Some(rings);
+                self.engine = Engine::Uring;
+            }
+            Err(error) => self.engine = Engine::Calls(format!("there is no io_uring: {error}")),
+        }
+        self
+    }
+
+    /// How several reads are carried out at once.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
     }
 
     /// Whether reads go past the page cache.
@@ -138,6 +173,16 @@ impl Disk for RealDisk {
             total_bytes: stat.f_blocks * stat.f_frsize,
             free_bytes: stat.f_bavail * stat.f_frsize,
         })
+    }
+
+    fn read_many(&self, reads: &mut [Read<'_>]) {
+        // One read is done sooner without a ring.
+        let done = reads.len() > 1 && self.rings.as_ref().is_some_and(|rings| rings.read(reads));
+        if !done {
+            for read in reads {
+                read.read = read.file.read_two_at(read.at, read.first, read.second);
+            }
+        }
     }
 
     fn lock(&self, words: &str) -> Result<Box<dyn Send + Sync>, LockFailure> {
@@ -235,6 +280,13 @@ impl DiskFile for RealFile {
             }
         }
         Ok(())
+    }
+
+    fn descriptor(&self) -> Option<(BorrowedFd<'_>, bool)> {
+        Some(match &self.direct {
+            Some(direct) => (direct.descriptor(), true),
+            None => (self.file.as_fd(), false),
+        })
     }
 
     fn sync(&self) -> io::Result<()> {
