@@ -11,7 +11,7 @@ use std::{
 };
 
 use mooncake_bucket::{
-    BucketConfig, BucketStorageBackend, Disk, Incarnation, Name, Put, RealDisk, Removal,
+    BucketConfig, BucketStorageBackend, Disk, GetInto, Incarnation, Name, Put, RealDisk, Removal,
 };
 
 fn life(seq: u64) -> Incarnation {
@@ -29,6 +29,7 @@ fn main() {
     let folder = given.map_or_else(std::env::temp_dir, PathBuf::from);
     let folder = folder.join(format!("bench-bucket-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
+    println!("{:?}", RealDisk::open(&folder).unwrap().uring().engine());
     for _ in 0..3 {
         puts_of_a_megabyte(&folder);
     }
@@ -180,15 +181,41 @@ fn gets(folder: &Path, bytes: usize, count: u64) {
             },
             bytes,
         );
+        let batches = batches(&storage, count, bytes, round);
         let total = count / 2 * bytes as u64;
         println!(
-            "get {} KiB, 32 callers: {:.2} GB/s; plain O_DIRECT reads {:.2} GB/s; {:.2} of it",
+            "get {} KiB, 32 callers: {:.2} GB/s; 1 caller, 32 at once: {:.2} GB/s; plain O_DIRECT reads of 32 callers {:.2} GB/s; {:.2} of it",
             bytes >> 10,
             rate(total, ours),
+            rate(total, batches),
             rate(total, limit),
             limit.as_secs_f64() / ours.as_secs_f64()
         );
     }
+}
+
+fn batches(storage: &BucketStorageBackend, count: u64, bytes: usize, round: u64) -> Duration {
+    let mut memory = vec![0; 32 * bytes + 4096];
+    let skip = memory.as_ptr().align_offset(4096);
+    let begun = Instant::now();
+    for first in (0..count / 2).step_by(32) {
+        let places = first..(first + 32).min(count / 2);
+        let keys: Vec<_> = places
+            .map(|number| (scatter(number + round * count + 7) % count).to_string())
+            .collect();
+        let parts = memory[skip..].chunks_exact_mut(bytes);
+        let mut gets: Vec<_> = keys
+            .iter()
+            .zip(parts)
+            .map(|(key, into)| GetInto {
+                name: Name::key(key),
+                incarnation: None,
+                into,
+            })
+            .collect();
+        assert!(storage.get_batch_into(&mut gets).iter().all(Result::is_ok));
+    }
+    begun.elapsed()
 }
 
 fn direct(path: &Path) -> std::fs::File {

@@ -33,8 +33,6 @@ struct Found {
     file: Arc<dyn DiskFile>,
     /// Its header; and its value, if that is small.
     stage: Vec<u8>,
-    /// All of it was read.
-    whole: bool,
 }
 
 impl Storage {
@@ -77,16 +75,8 @@ impl Storage {
         for (number, get) in gets.iter().enumerate() {
             found.extend(self.find(number, get));
         }
-        self.read_found(gets, &mut found);
         let mut stats = vec![None; gets.len()];
-        for found in found.iter().filter(|found| found.whole) {
-            let Some(stat) = found.serve(&mut gets[found.number]) else {
-                continue;
-            };
-            stats[found.number] = Some(stat);
-            Counters::add(&self.counters.gets, 1);
-            found.bucket.read_at.store(self.now_ms(), Ordering::Relaxed);
-        }
+        self.read_found(gets, &mut found, &mut stats);
         let all = gets.iter_mut().zip(stats);
         let all = all.map(|(get, stat)| match stat {
             Some(stat) => Ok(stat),
@@ -120,59 +110,82 @@ impl Storage {
             bucket,
             file,
             stage: vec![0; header_bytes + staged],
-            whole: false,
         })
     }
 
-    /// Marks those that were read whole.
-    fn read_found(&self, gets: &mut [GetInto<'_>], found: &mut [Found]) {
+    /// Reads and verifies, and says of each that went smoothly what it is.
+    fn read_found(
+        &self,
+        gets: &mut [GetInto<'_>],
+        found: &mut [Found],
+        stats: &mut [Option<Stat>],
+    ) {
         let mut wanted = found.iter_mut().peekable();
-        let (mut reads, mut marks) = (Vec::new(), Vec::new());
+        let (mut reads, mut records) = (Vec::new(), Vec::new());
         for (number, get) in gets.iter_mut().enumerate() {
             let Some(found) = wanted.next_if(|found| found.number == number) else {
                 continue;
             };
-            let layout = found.entry.layout();
-            let second = if layout.aligned {
-                layout.value_bytes as usize
+            let Found {
+                entry,
+                bucket,
+                file,
+                stage,
+                ..
+            } = found;
+            let bytes = entry.layout().value_bytes as usize;
+            let into = &mut get.into[..bytes];
+            // A small value is staged with its header, and goes to its place once it is verified.
+            let (second, place) = if entry.layout().aligned {
+                (into, None)
             } else {
-                0
+                (Default::default(), Some(into))
             };
             reads.push(Read {
-                file: &*found.file,
-                at: layout.at,
-                first: &mut found.stage,
-                second: &mut get.into[..second],
+                file: &**file,
+                at: entry.layout().at,
+                first: stage,
+                second,
                 read: Err(io::ErrorKind::NotFound.into()),
             });
-            marks.push(&mut found.whole);
+            records.push((number, *entry, Arc::clone(bucket), get.name, place));
         }
-        self.disk.read_many(&mut reads);
-        for (mark, read) in marks.into_iter().zip(reads) {
+        self.disk.read_many(&mut reads, &mut |number, read| {
+            let (number, entry, bucket, name, place) = &mut records[number];
             let wanted = read.first.len() + read.second.len();
-            *mark = read.read.is_ok_and(|bytes| bytes == wanted);
-        }
+            if read.read.as_ref().is_ok_and(|bytes| *bytes == wanted)
+                && let Some(stat) = serve(entry, bucket, name, read, place)
+            {
+                stats[*number] = Some(stat);
+                Counters::add(&self.counters.gets, 1);
+                bucket.read_at.store(self.now_ms(), Ordering::Relaxed);
+            }
+        });
     }
 }
 
-impl Found {
-    /// Puts a value where it should be, if what was read is what was asked for.
-    fn serve(&self, get: &mut GetInto<'_>) -> Option<Stat> {
-        let layout = self.entry.layout();
-        let (header, value) = self
-            .stage
-            .split_at((layout.value_at() - layout.at) as usize);
-        let record = check(header, self.bucket.stamp, &self.entry, &get.name).ok()?;
-        let into = &mut get.into[..layout.value_bytes as usize];
-        if layout.aligned {
-            record.verify(0, into).ok()?;
-        } else {
+/// Whether what was read is what was asked for; then it is where it should be.
+fn serve(
+    entry: &Entry,
+    bucket: &Bucket,
+    name: &Name<'_>,
+    read: &Read<'_>,
+    place: &mut Option<&mut [u8]>,
+) -> Option<Stat> {
+    let layout = entry.layout();
+    let (header, value) = read
+        .first
+        .split_at((layout.value_at() - layout.at) as usize);
+    let record = check(header, bucket.stamp, entry, name).ok()?;
+    match place {
+        Some(place) => {
             record.verify(0, value).ok()?;
-            into.copy_from_slice(value);
+            place.copy_from_slice(value);
         }
-        Some(Stat {
-            incarnation: record.incarnation,
-            value_bytes: layout.value_bytes,
-        })
+        None => record.verify(0, read.second).ok()?,
     }
+    Some(Stat {
+        incarnation: record.incarnation,
+        value_bytes: layout.value_bytes,
+    })
 }

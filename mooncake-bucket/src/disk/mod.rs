@@ -56,10 +56,12 @@ pub trait Disk: fmt::Debug + Send + Sync + 'static {
     fn sync(&self) -> io::Result<()>;
     /// What there is room for.
     fn space(&self) -> io::Result<Space>;
-    /// Carries out reads, side by side if the disk can, and says in each what became of it.
-    fn read_many(&self, reads: &mut [Read<'_>]) {
-        for read in reads {
-            read.read = read.file.read_two_at(read.at, read.first, read.second);
+    /// Carries out reads, side by side if the disk can. `landed` is called once for each, with its place among them,
+    /// when what became of it is known, and while others may still be under way.
+    fn read_many(&self, reads: &mut [Read<'_>], landed: &mut dyn FnMut(usize, &mut Read<'_>)) {
+        for (place, read) in reads.iter_mut().enumerate() {
+            read.carry_out();
+            landed(place, read);
         }
     }
     /// Keeps others out of the directory until what it returns is dropped; `words` tell them who does.
@@ -79,6 +81,13 @@ pub struct Read<'a> {
     pub second: &'a mut [u8],
     /// How much was read.
     pub read: io::Result<usize>,
+}
+
+impl Read<'_> {
+    /// Reads now, on this thread.
+    pub fn carry_out(&mut self) {
+        self.read = self.file.read_two_at(self.at, self.first, self.second);
+    }
 }
 
 /// An open file. It stays readable when its name is taken away.

@@ -175,12 +175,13 @@ impl Disk for RealDisk {
         })
     }
 
-    fn read_many(&self, reads: &mut [Read<'_>]) {
+    fn read_many(&self, reads: &mut [Read<'_>], landed: &mut dyn FnMut(usize, &mut Read<'_>)) {
         // One read is done sooner without a ring.
-        let done = reads.len() > 1 && self.rings.as_ref().is_some_and(|rings| rings.read(reads));
-        if !done {
-            for read in reads {
-                read.read = read.file.read_two_at(read.at, read.first, read.second);
+        let rings = self.rings.as_ref().filter(|_| reads.len() > 1);
+        if !rings.is_some_and(|rings| rings.read(reads, landed)) {
+            for (place, read) in reads.iter_mut().enumerate() {
+                read.carry_out();
+                landed(place, read);
             }
         }
     }

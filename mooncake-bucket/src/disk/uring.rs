@@ -22,6 +22,9 @@ const STAGE: usize = 128 << 10;
 /// Rings that are kept; more are made when more callers read at once.
 const KEPT: usize = 8;
 
+/// Told of each read that has ended.
+type Landed<'a> = &'a mut dyn FnMut(usize, &mut Read<'_>);
+
 /// Rings that nobody uses now. Each is one caller's for the time of its reads, so none waits for another.
 #[derive(Debug)]
 pub(super) struct Rings {
@@ -37,13 +40,13 @@ impl Rings {
         })
     }
 
-    /// Carries out all reads of files that the kernel knows, and says in each what became of it. `false`: none.
-    pub(super) fn read(&self, reads: &mut [Read<'_>]) -> bool {
+    /// Carries out all reads; `false`: none, since there is no ring.
+    pub(super) fn read(&self, reads: &mut [Read<'_>], landed: Landed<'_>) -> bool {
         let idle = self.idle.lock().pop();
         let Some(mut ring) = idle.or_else(|| Ring::new().ok()) else {
             return false;
         };
-        ring.read(reads);
+        ring.read(reads, landed);
         let mut idle = self.idle.lock();
         if idle.len() < KEPT {
             idle.push(ring);
@@ -125,46 +128,55 @@ impl Ring {
         })
     }
 
-    fn read(&mut self, reads: &mut [Read<'_>]) {
-        // While the kernel has memory of ours, nobody else's code runs here that might panic: files are asked before
-        // that, and what needs another try has it afterwards.
+    fn read(&mut self, reads: &mut [Read<'_>], landed: Landed<'_>) {
         let files: Vec<_> = reads
             .iter()
             .map(|read| {
-                read.file
-                    .descriptor()
-                    .map(|(file, blocks)| (Fd(file.as_raw_fd()), blocks))
+                let file = read.file.descriptor();
+                file.map(|(file, blocks)| (Fd(file.as_raw_fd()), blocks))
             })
             .collect();
-        let mut left = Vec::with_capacity(reads.len());
+        // Whatever happens to us, the kernel has done with our memory before it is anybody else's.
+        let quiet = Quiet(self);
+        let ring = &mut *quiet.0;
+        let (mut left, mut done) = (Vec::with_capacity(reads.len()), Vec::with_capacity(DEPTH));
         let mut next = 0;
         loop {
             while next < reads.len()
-                && let Some(place) = self.free.pop()
+                && let Some(place) = ring.free.pop()
             {
-                let begun =
-                    files[next].is_some_and(|file| self.begin(place, next, file, &mut reads[next]));
-                if !begun {
-                    self.free.push(place);
+                let read = &mut reads[next];
+                if !files[next].is_some_and(|file| ring.begin(place, next, file, read)) {
+                    ring.free.push(place);
                     left.push(next);
                 }
                 next += 1;
             }
-            if self.free.len() == DEPTH {
+            if ring.free.len() == DEPTH && done.is_empty() {
                 break;
             }
-            // What fails here is tried again: as long as a read is under way, its memory is not ours.
-            if let Err(error) = self.ring.submit_and_wait(1)
-                && error.kind() != io::ErrorKind::Interrupted
-            {
-                std::thread::sleep(Duration::from_millis(1));
+            // Those that wait are begun before anybody looks at those that have landed.
+            ring.submit(if done.is_empty() { 1 } else { 0 });
+            for number in done.drain(..) {
+                landed(number, &mut reads[number]);
             }
-            self.land(reads, &mut left);
+            ring.land(reads, &mut done, &mut left);
         }
         for number in left {
             // Short, at the end of the file, refused, or none of the kernel's: plain calls find out.
             let read = &mut reads[number];
-            read.read = read.file.read_two_at(read.at, read.first, read.second);
+            read.carry_out();
+            landed(number, read);
+        }
+    }
+
+    /// Hands over what was put in, and waits until as many have landed.
+    fn submit(&self, wait: usize) {
+        // What fails here is tried again.
+        if let Err(error) = self.ring.submit_and_wait(wait)
+            && error.kind() != io::ErrorKind::Interrupted
+        {
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -228,11 +240,11 @@ impl Ring {
     fn push(&mut self, request: &squeue::Entry) -> bool {
         let mut queue = self.ring.submission();
         // SAFETY: the file and the memory that the request names are borrowed by `read`, or belong to this ring or to
-        // the flight; `read` does not return before all requests have landed, nor does anything between panic.
+        // the flight. `read` does not end, nor is it unwound, before all requests have landed: `Quiet` waits for them.
         unsafe { queue.push(request) }.is_ok()
     }
 
-    fn land(&mut self, reads: &mut [Read<'_>], left: &mut Vec<usize>) {
+    fn land(&mut self, reads: &mut [Read<'_>], done: &mut Vec<usize>, left: &mut Vec<usize>) {
         for entry in self.ring.completion() {
             let place = entry.user_data() as usize;
             let Some(flight) = self.flights.get_mut(place).and_then(Option::take) else {
@@ -261,7 +273,31 @@ impl Ring {
                 read.second.copy_from_slice(&stage[front..front + length]);
             }
             read.read = Ok(read.first.len() + read.second.len());
+            done.push(flight.read);
             drop(flight.own);
+        }
+    }
+}
+
+/// A ring in use; when this goes, nothing of it is under way.
+struct Quiet<'a>(&'a mut Ring);
+
+impl Drop for Quiet<'_> {
+    fn drop(&mut self) {
+        while self.0.free.len() < DEPTH {
+            self.0.submit(1);
+            let Ring {
+                ring,
+                flights,
+                free,
+                ..
+            } = &mut *self.0;
+            for entry in ring.completion() {
+                let place = entry.user_data() as usize;
+                if flights.get_mut(place).and_then(Option::take).is_some() {
+                    free.push(place);
+                }
+            }
         }
     }
 }
