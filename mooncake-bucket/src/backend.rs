@@ -22,10 +22,12 @@ use crate::{
     gc::{Candidate, GcConfig, GcReport},
     get::{Stat, Value},
     get_batch::GetInto,
+    list::{Cursor, Page},
     name::{Incarnation, Name},
     open::{Recovery, open},
     put::{Put, Stored},
     remove::{Removal, Removed},
+    room::choose,
     storage::Storage,
 };
 
@@ -122,6 +124,7 @@ fn maintain(storage: &Storage) {
     if let Some(before) = Instant::now().checked_sub(storage.config.bucket_age) {
         storage.close_old(before);
     }
+    storage.seal_again();
     if let Err(error) = storage.finish_compactions() {
         tracing::warn!(%error, "a compaction could not be ended yet");
     }
@@ -152,6 +155,20 @@ pub struct Accounting {
     pub buckets: u64,
     /// Those of them that never change any more.
     pub sealed_buckets: u64,
+}
+
+/// What a look into the directory found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Measured {
+    /// The lengths of our files, but of the lock and of what is set aside.
+    pub file_bytes: u64,
+    /// What these take on the disk.
+    pub allocated_bytes: u64,
+    /// The lengths of the files that are set aside.
+    pub quarantined_bytes: u64,
+    /// Files that are not ours.
+    pub foreign_files: u64,
 }
 
 impl BucketStorageBackend {
@@ -221,6 +238,24 @@ impl BucketStorageBackend {
         self.storage.mark_removed(removals)
     }
 
+    /// Lists about `most` records with their keys, from a cursor on. What is here all the time is listed, once or, if it
+    /// moved meanwhile, twice.
+    pub fn list(&self, from: Cursor, most: usize) -> Result<Page, GetError> {
+        self.storage.list(from, most.max(1))
+    }
+
+    /// The bucket that would be evicted next, by the policy of the settings. A holder that has to tell others
+    /// beforehand lists what is in it, tells them, and evicts it.
+    pub fn next_victim(&self) -> Option<u32> {
+        choose(self.storage.config.eviction, &self.storage.ranks())
+    }
+
+    /// Looks into the directory, without any lock: what all files have, and what they take on the disk. Whoever
+    /// compares that with the accounting does so while nothing is under way.
+    pub fn measure(&self) -> std::io::Result<Measured> {
+        self.storage.measure()
+    }
+
     /// Drops a sealed bucket with all that is alive in it, durably. Says how many records that were.
     pub fn evict_bucket(&self, bucket: u32) -> Result<u64, GcError> {
         self.storage.evict(bucket)
@@ -266,8 +301,8 @@ impl BucketStorageBackend {
         self.storage.seal_all();
     }
 
-    /// Does what the housekeeping thread does from time to time: seals what is old, ends compactions that the disk
-    /// did not let end, shortens the log of tombstones.
+    /// Does what the housekeeping thread does from time to time: seals what is old, ends seals and compactions
+    /// that the disk did not let end, shortens the log of tombstones.
     pub fn maintain(&self) {
         maintain(&self.storage);
     }

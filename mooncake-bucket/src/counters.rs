@@ -43,8 +43,8 @@ counters! {
     get_bytes,
     /// Reads of what is not here.
     misses,
-    /// Reads that found a record damaged, or its file gone.
-    damaged_reads,
+    /// Reads that failed, by the disk or since a record was damaged.
+    failed_reads,
     /// Records that were removed.
     removed,
     /// Syncs of the log of tombstones that callers waited for.
@@ -67,6 +67,6 @@ counters! {
     evicted_records,
     /// Records that were damaged when they were to be copied, and went.
     lost_records,
-    /// Live buckets whose file was not there any more.
-    vanished_buckets,
+    /// Reads that found the file of their bucket gone.
+    vanished_reads,
 }

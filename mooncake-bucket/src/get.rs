@@ -75,10 +75,11 @@ impl Storage {
             let length = entry.layout().value_bytes;
             let mut bytes = vec![0; length as usize];
             read_range(file, bucket, entry, name, 0..length, &mut bytes)?;
-            Ok(Ok(Value {
+            let value = Value {
                 incarnation: entry.incarnation,
                 bytes,
-            }))
+            };
+            Ok(Ok((value, length)))
         })
     }
 
@@ -99,10 +100,11 @@ impl Storage {
                 }));
             };
             read_range(file, bucket, entry, name, 0..value_bytes, into)?;
-            Ok(Ok(Stat {
+            let stat = Stat {
                 incarnation: entry.incarnation,
                 value_bytes,
-            }))
+            };
+            Ok(Ok((stat, value_bytes)))
         })
     }
 
@@ -123,11 +125,23 @@ impl Storage {
                 return Ok(Err(GetError::Range { value_bytes }));
             };
             read_range(file, bucket, entry, name, from..to, into)?;
-            Ok(Ok(Stat {
+            let stat = Stat {
                 incarnation: entry.incarnation,
                 value_bytes,
-            }))
+            };
+            Ok(Ok((stat, to - from)))
         })
+    }
+
+    /// A value, or so many bytes of one, was served.
+    pub(crate) fn count_get(&self, bucket: &Bucket, bytes: u32) {
+        // Only when it changes: readers of other cores have the line as well.
+        let now = self.now_ms();
+        if bucket.read_at.load(Ordering::Relaxed) != now {
+            bucket.read_at.store(now, Ordering::Relaxed);
+        }
+        Counters::add(&self.counters.gets, 1);
+        Counters::add(&self.counters.get_bytes, u64::from(bytes));
     }
 
     /// Finds a record and reads it, anew if it moved meanwhile.
@@ -135,7 +149,11 @@ impl Storage {
         &self,
         name: &Name<'_>,
         incarnation: Option<Incarnation>,
-        mut read: impl FnMut(&Entry, &dyn DiskFile, &Bucket) -> Result<Result<T, GetError>, Failure>,
+        mut read: impl FnMut(
+            &Entry,
+            &dyn DiskFile,
+            &Bucket,
+        ) -> Result<Result<(T, u32), GetError>, Failure>,
     ) -> Result<T, GetError> {
         let hash = self.hasher.hash(name);
         let mut failed: Option<(Entry, GetError)> = None;
@@ -155,7 +173,11 @@ impl Storage {
                 && before == entry
             {
                 // It did not move: what was read is what there is.
-                Counters::add(&self.counters.damaged_reads, 1);
+                Counters::add(&self.counters.failed_reads, 1);
+                if matches!(&error, GetError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+                {
+                    Counters::add(&self.counters.vanished_reads, 1);
+                }
                 return Err(error);
             }
             let failure = match self.bucket(entry.bucket) {
@@ -163,11 +185,10 @@ impl Storage {
                     let done = self.open_file(&bucket).map_err(Failure::Io);
                     match done.and_then(|file| read(&entry, &*file, &bucket)) {
                         Ok(done) => {
-                            bucket.read_at.store(self.now_ms(), Ordering::Relaxed);
-                            if done.is_ok() {
-                                Counters::add(&self.counters.gets, 1);
-                            }
-                            return done;
+                            return done.map(|(value, bytes)| {
+                                self.count_get(&bucket, bytes);
+                                value
+                            });
                         }
                         Err(failure) => failure,
                     }

@@ -1,10 +1,9 @@
 //! Reading many records at once. What does not go smoothly is read by itself, as if nothing had been tried.
 
-use std::{io, sync::Arc, sync::atomic::Ordering};
+use std::{io, sync::Arc};
 
 use crate::{
     bucket::Bucket,
-    counters::Counters,
     disk::{DiskFile, Read},
     error::GetError,
     get::{Stat, Value, check},
@@ -157,8 +156,7 @@ impl Storage {
                 && let Some(stat) = serve(entry, bucket, name, read, place)
             {
                 stats[*number] = Some(stat);
-                Counters::add(&self.counters.gets, 1);
-                bucket.read_at.store(self.now_ms(), Ordering::Relaxed);
+                self.count_get(bucket, stat.value_bytes);
             }
         });
     }

@@ -64,6 +64,7 @@ mod get_batch;
 mod hash;
 mod ids;
 mod index;
+mod list;
 mod name;
 mod open;
 mod put;
@@ -78,7 +79,7 @@ mod workers;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-pub use backend::{Accounting, BucketStorageBackend, OpenOptions};
+pub use backend::{Accounting, BucketStorageBackend, Measured, OpenOptions};
 pub use config::{BucketConfig, Eviction};
 pub use counters::Counts;
 pub use disk::{
@@ -89,6 +90,7 @@ pub use format::{FORMAT_VERSION, Flaw, record::MAX_VALUE_BYTES};
 pub use gc::{BucketGcWorker, Candidate, CandidateKind, GcConfig, GcReport};
 pub use get::{Stat, Value};
 pub use get_batch::GetInto;
+pub use list::{Cursor, Listed, Page};
 pub use name::{Incarnation, MAX_NAME_BYTES, Name};
 pub use open::Recovery;
 pub use put::{Put, Stored};

@@ -14,6 +14,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::{
     append::{Appender, Limits},
+    backend::Measured,
     bucket::{Bucket, Stage},
     config::BucketConfig,
     control::Controls,
@@ -57,6 +58,8 @@ pub(crate) struct Storage {
     /// Told what is to be sealed, when there is a thread for that.
     pub(crate) sealer: Mutex<Option<std::sync::mpsc::Sender<Arc<Appender>>>>,
     pub(crate) closed: AtomicBool,
+    /// Buckets that the disk did not let be sealed.
+    unsealed: Mutex<Vec<Arc<Appender>>>,
     /// Compactions that the disk did not let end.
     pub(crate) unfinished: Mutex<Vec<Unfinished>>,
     /// Keeps others out as long as anything here may write.
@@ -132,6 +135,7 @@ impl Storage {
             begun: Instant::now(),
             sealer: Mutex::default(),
             closed: AtomicBool::new(false),
+            unsealed: Mutex::default(),
             unfinished: Mutex::default(),
             held: Mutex::default(),
             config,
@@ -306,11 +310,20 @@ impl Storage {
         }
     }
 
-    pub(crate) fn seal_or_warn(&self, appender: &Appender) {
+    pub(crate) fn seal_or_warn(&self, appender: &Arc<Appender>) {
         if let Err(error) = self.seal(appender) {
+            self.unsealed.lock().push(Arc::clone(appender));
             // It is as durable as before, and a start takes longer to read it.
             Counters::add(&self.counters.seal_failures, 1);
             tracing::warn!(bucket = appender.bucket.id, %error, "a bucket could not be sealed");
+        }
+    }
+
+    /// Tries anew to seal what could not be sealed.
+    pub(crate) fn seal_again(&self) {
+        let unsealed = std::mem::take(&mut *self.unsealed.lock());
+        for appender in unsealed {
+            self.seal_or_warn(&appender);
         }
     }
 
@@ -326,7 +339,7 @@ impl Storage {
         };
         if entries.is_empty() {
             self.buckets.write().remove(&bucket.id);
-            self.disk.remove(&FileName::Open(bucket.id).text())?;
+            unless_gone(self.disk.remove(&FileName::Open(bucket.id).text()))?;
             self.set_file_bytes(bucket, 0);
             return self.disk.sync();
         }
@@ -337,10 +350,9 @@ impl Storage {
             }
             return Err(error);
         }
-        self.disk.rename(
-            &FileName::Open(bucket.id).text(),
-            &FileName::Sealed(bucket.id).text(),
-        )?;
+        let names = [FileName::Open(bucket.id), FileName::Sealed(bucket.id)];
+        // It may have its name already, and only the sync failed.
+        unless_gone(self.disk.rename(&names[0].text(), &names[1].text()))?;
         self.disk.sync()?;
         let mut entries = bucket.entries.lock();
         bucket.set_stage(Stage::Sealed);
@@ -411,6 +423,42 @@ impl Storage {
     /// What could be collected now.
     pub(crate) fn candidates(&self, config: &GcConfig) -> Vec<Candidate> {
         candidates(&self.ranks(), config)
+    }
+}
+
+/// What is not there need not be removed or renamed.
+pub(crate) fn unless_gone(done: io::Result<()>) -> io::Result<()> {
+    match done {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+impl Storage {
+    /// What the directory says of itself.
+    pub(crate) fn measure(&self) -> io::Result<Measured> {
+        let mut measured = Measured::default();
+        for found in self.disk.list()? {
+            match FileName::parse(&found.name).filter(|_| found.is_file) {
+                None => measured.foreign_files += 1,
+                Some(FileName::Lock) => {}
+                Some(FileName::Quarantined) => measured.quarantined_bytes += found.bytes,
+                Some(_) => match self
+                    .disk
+                    .open(&found.name)
+                    .and_then(|file| file.allocated())
+                {
+                    Ok(allocated) => {
+                        measured.file_bytes += found.bytes;
+                        measured.allocated_bytes += allocated;
+                    }
+                    // It went since it was listed.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    Err(error) => return Err(error),
+                },
+            }
+        }
+        Ok(measured)
     }
 }
 

@@ -66,7 +66,16 @@ fn number(variable: &str) -> Option<u64> {
 
 #[test]
 fn nothing_acknowledged_is_lost_and_nothing_removed_comes_back_after_any_crash() {
-    let seeds = number("MOONCAKE_CRASH_SEEDS").unwrap_or(400);
+    survive(number("MOONCAKE_CRASH_SEEDS").unwrap_or(1000));
+}
+
+#[test]
+#[ignore = "takes long"]
+fn nothing_is_lost_or_comes_back_in_a_hundred_thousand_workloads() {
+    survive(100_000);
+}
+
+fn survive(seeds: u64) {
     let first = number("MOONCAKE_CRASH_FIRST").unwrap_or(0);
     let begun = std::time::Instant::now();
     let mut done = Done::default();

@@ -1,11 +1,11 @@
 //! What a start finds, and what it makes of it.
 #![expect(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use mooncake_bucket::{
-    BucketConfig, BucketStorageBackend, Disk, GetError, Incarnation, Name, OpenError, OpenOptions,
-    Put, Removal, Removed, SimDisk, Stored,
+    BucketConfig, BucketStorageBackend, Cursor, Disk, GcConfig, GetError, Incarnation, Name,
+    OpenError, OpenOptions, Put, Removal, Removed, SimDisk, Stored,
 };
 
 fn config() -> BucketConfig {
@@ -253,7 +253,7 @@ fn a_damaged_value_is_an_error_and_its_neighbours_are_served() {
         "{damaged:?}"
     );
     assert_eq!((get(&backend, "a"), get(&backend, "c")), (Some(1), Some(1)));
-    assert_eq!(backend.counts().damaged_reads, 1);
+    assert_eq!(backend.counts().failed_reads, 1);
     // A damaged record can be removed like any other.
     assert_eq!(remove(&backend, "b", 1), Removed::Gone);
     assert_eq!(get(&backend, "b"), None);
@@ -349,6 +349,7 @@ fn what_vanished_behind_our_back_is_an_error_and_no_panic() {
     }
     let gone = backend.get(Name::key("a"), None);
     assert!(matches!(gone, Err(GetError::Io { .. })), "{gone:?}");
+    assert_eq!(backend.counts().vanished_reads, 1);
 }
 
 #[test]
@@ -498,4 +499,45 @@ fn a_compaction_that_fails_at_any_step_loses_nothing_and_can_be_repeated() {
         }
         assert!(step > 15, "{step} steps");
     }
+}
+
+#[test]
+fn a_listing_has_every_record_that_stays_with_its_key() {
+    let disk = SimDisk::new();
+    let backend = open(&disk).unwrap();
+    for key in 0..200 {
+        put(&backend, &key.to_string(), key);
+    }
+    for key in (0..200).step_by(3) {
+        remove(&backend, &key.to_string(), key);
+    }
+    let (mut cursor, mut found, mut pages) = (Cursor::default(), BTreeMap::new(), 0);
+    loop {
+        let page = backend.list(cursor, 7).unwrap();
+        assert!(page.records.len() <= 7 && page.damaged == 0);
+        for record in page.records {
+            assert!(record.tenant.is_empty());
+            let key = String::from_utf8(record.key).unwrap();
+            found.insert(key, record.incarnation.seq);
+        }
+        pages += 1;
+        let Some(next) = page.next else { break };
+        cursor = next;
+        if pages == 5 {
+            // Buckets go and others come meanwhile.
+            backend.seal();
+            let mut all = GcConfig::default();
+            all.live_fraction = 1.0;
+            for candidate in backend.gc_candidates(&all) {
+                backend.compact_buckets(&[candidate.bucket]).unwrap();
+            }
+        }
+    }
+    for key in 0..200 {
+        let expected = (key % 3 != 0).then_some(key);
+        assert_eq!(found.get(&key.to_string()).copied(), expected, "{key}");
+    }
+    let (accounting, measured) = (backend.accounting(), backend.measure().unwrap());
+    assert_eq!(accounting.file_bytes, measured.file_bytes);
+    assert!(measured.allocated_bytes > 0);
 }

@@ -144,6 +144,14 @@ fn a_full_disk_is_an_answer_and_what_was_stored_stays() {
     // The operator gives it more.
     disk.set_capacity(None);
     put(&backend, 1000, 10_000).unwrap();
+    backend.seal();
+    backend.maintain();
+    let accounting = backend.accounting();
+    assert_eq!(
+        accounting.buckets, accounting.sealed_buckets,
+        "what could not be sealed is, once there is room"
+    );
+    assert_eq!(accounting.file_bytes, measured(&disk), "{accounting:?}");
     drop(backend);
     let backend = open(&disk, config());
     assert!(stored.iter().all(|key| here(&backend, *key)));

@@ -27,7 +27,7 @@ use crate::{
     get::check_place,
     index::Entry,
     name::{Incarnation, Name},
-    storage::Storage,
+    storage::{Storage, unless_gone},
 };
 
 /// Asked before so many bytes are read or written in so many operations; `false`: stop.
@@ -141,6 +141,8 @@ impl Storage {
             }
         };
         unfinished.committed = true;
+        // From here on its records are found by its footer.
+        target.bucket.set_stage(Stage::Sealed);
         self.publish(&target.bucket, &unfinished.sources, &copied);
         let before: u64 = unfinished
             .sources
@@ -348,7 +350,7 @@ impl Storage {
         let ids: Vec<_> = unfinished.sources.iter().map(|source| source.id).collect();
         // Should the commit have come through after all, this takes it back before the target goes.
         self.write_transition(target.id, &ids, false)?;
-        self.remove_if_there(FileName::Target(target.id))?;
+        unless_gone(self.disk.remove(&FileName::Target(target.id).text()))?;
         self.disk.sync()?;
         self.buckets.write().remove(&target.id);
         self.set_file_bytes(target, 0);
@@ -364,12 +366,9 @@ impl Storage {
     fn tidy_up(&self, unfinished: &Unfinished) -> io::Result<()> {
         let target = &unfinished.target;
         let names = [FileName::Target(target.id), FileName::Sealed(target.id)];
-        match self.disk.rename(&names[0].text(), &names[1].text()) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        unless_gone(self.disk.rename(&names[0].text(), &names[1].text()))?;
         for source in &unfinished.sources {
-            self.remove_if_there(FileName::Sealed(source.id))?;
+            unless_gone(self.disk.remove(&FileName::Sealed(source.id).text()))?;
         }
         self.disk.sync()?;
         {
@@ -382,7 +381,6 @@ impl Storage {
             self.set_file_bytes(source, 0);
         }
         self.remove_transition(target.id)?;
-        target.set_stage(Stage::Sealed);
         target.unclaim();
         Ok(())
     }
@@ -408,16 +406,9 @@ impl Storage {
 
     fn remove_transition(&self, target: u32) -> io::Result<()> {
         let name = FileName::Transition(target);
-        self.remove_if_there(name)?;
+        unless_gone(self.disk.remove(&name.text()))?;
         self.controls.set(name, 0);
         self.disk.sync()
-    }
-
-    fn remove_if_there(&self, name: FileName) -> io::Result<()> {
-        match self.disk.remove(&name.text()) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
     }
 }
 
