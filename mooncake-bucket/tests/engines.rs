@@ -4,8 +4,8 @@
 use std::{path::Path, sync::Arc};
 
 use mooncake_bucket::{
-    BucketConfig, BucketStorageBackend, Engine, GetError, GetInto, Incarnation, Name, OpenOptions,
-    Put, RealDisk,
+    BucketConfig, BucketStorageBackend, Disk, Engine, GetError, GetInto, Incarnation, Name,
+    OpenOptions, Put, Read, RealDisk,
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
@@ -164,6 +164,56 @@ fn what_is_damaged_in_a_batch_is_an_error_of_its_own() {
                 );
             } else {
                 assert!(result.unwrap().bytes == values[seq], "{seq}");
+            }
+        }
+    }
+}
+
+/// Whoever is told of a read may panic while others are under way: their memory stays until they have landed, and the
+/// next batch finds everything in order.
+#[test]
+fn a_panic_in_the_middle_of_a_batch_leaves_the_engine_usable() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = RealDisk::open(folder.path()).unwrap().direct().uring();
+    let _held = disk.lock("this test").map_err(|_| "locked").unwrap();
+    let file = disk.create("file").unwrap();
+    let bytes: Vec<u8> = (0..4 << 20).map(|at: u32| (at >> 12) as u8).collect();
+    file.write_at(0, &[&bytes]).unwrap();
+    file.sync().unwrap();
+    for round in 0..10 {
+        let mut memory = vec![vec![0; 65_536]; 64];
+        let mut heads = vec![vec![0; 8]; 64];
+        let mut reads: Vec<_> = memory
+            .iter_mut()
+            .zip(&mut heads)
+            .enumerate()
+            .map(|(place, (second, first))| Read {
+                file: &*file,
+                at: place as u64 * 65_000,
+                first,
+                second,
+                read: Ok(0),
+            })
+            .collect();
+        let mut seen = 0;
+        let panics = round % 2 == 0;
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            disk.read_many(&mut reads, &mut |_, read| {
+                assert_eq!(*read.read.as_ref().unwrap(), 65_544);
+                seen += 1;
+                assert!(!panics || seen < 3, "as a caller's mistake would");
+            });
+        }));
+        assert_eq!(done.is_err(), panics);
+        if !panics {
+            assert_eq!(seen, 64);
+            drop(reads);
+            for (place, (first, second)) in heads.iter().zip(&memory).enumerate() {
+                let at = place * 65_000;
+                assert!(
+                    [&first[..], second].concat() == bytes[at..at + 65_544],
+                    "{place}"
+                );
             }
         }
     }

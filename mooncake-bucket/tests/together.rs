@@ -6,6 +6,7 @@ use std::{
         Arc, Barrier,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    task::{Context, Poll, Wake},
     time::Duration,
 };
 
@@ -269,4 +270,43 @@ fn workers_carry_out_what_was_taken_and_refuse_what_is_too_much() {
     assert!(panics.wait().is_err());
     let last = workers.submit(|backend| backend.len()).unwrap();
     assert_eq!(last.wait(), Ok(1));
+}
+
+/// What a runtime does, in miniature: polls, parks, and is woken.
+#[test]
+fn a_completion_is_a_future_that_wakes_whoever_polled_it() {
+    struct Unpark(std::thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let disk = SimDisk::new();
+    let backend = OpenOptions::new(BucketConfig::default())
+        .open_on(Arc::new(disk.clone()))
+        .unwrap();
+    let workers = BucketWorkers::start(Arc::new(backend), 2, 8).unwrap();
+    // Long enough to be polled before it has ended.
+    disk.set_sync_time(Duration::from_millis(20));
+    let value = vec![5; 1000];
+    let put = workers
+        .submit(move |backend| {
+            backend
+                .put(Put::new(Name::key("k"), life(1), &value))
+                .is_ok()
+        })
+        .unwrap();
+    let mut put = std::pin::pin!(put);
+    let waker = Arc::new(Unpark(std::thread::current())).into();
+    let mut context = Context::from_waker(&waker);
+    let mut polls = 0;
+    let ended = loop {
+        polls += 1;
+        match put.as_mut().poll(&mut context) {
+            Poll::Ready(ended) => break ended,
+            Poll::Pending => std::thread::park(),
+        }
+    };
+    assert_eq!(ended, Ok(true));
+    assert!(polls >= 2, "it was woken");
 }
