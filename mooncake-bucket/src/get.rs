@@ -313,3 +313,65 @@ pub(crate) fn check_place<'a>(
     }
     Ok(record)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        format::{footer::FooterEntry, record::encode},
+        hash::KeyHash,
+    };
+
+    #[test]
+    fn a_record_that_is_not_the_one_asked_for_is_not_served() {
+        let (name, life) = (Name::new("tenant", "key"), Incarnation::new(1, 2));
+        let mut header = Vec::new();
+        encode(&mut header, 5, &name, life, &[9; 100], false);
+        let entry = |at, value_bytes, incarnation| {
+            let layout = Layout {
+                at,
+                name_bytes: 9,
+                value_bytes,
+                aligned: false,
+            };
+            let hash = KeyHash { high: 1, low: 1 };
+            Entry::new(
+                3,
+                &FooterEntry {
+                    hash,
+                    incarnation,
+                    layout,
+                },
+            )
+        };
+        let checked = |stamp, entry: Entry, name: &Name<'_>| {
+            check(&header, stamp, &entry, name).map(|record| record.incarnation)
+        };
+        assert_eq!(checked(5, entry(64, 100, life), &name), Ok(life));
+        let cases = [
+            (6, entry(64, 100, life), name, Flaw::Place),
+            (5, entry(64, 101, life), name, Flaw::Length),
+            (
+                5,
+                entry(64, 100, Incarnation::new(1, 3)),
+                name,
+                Flaw::Incarnation,
+            ),
+            (
+                5,
+                entry(64, 100, life),
+                Name::new("tenant", "yek"),
+                Flaw::Key,
+            ),
+            (
+                5,
+                entry(64, 100, life),
+                Name::new("tenan", "tkey"),
+                Flaw::Key,
+            ),
+        ];
+        for (stamp, entry, name, flaw) in cases {
+            assert_eq!(checked(stamp, entry, &name), Err(flaw));
+        }
+    }
+}

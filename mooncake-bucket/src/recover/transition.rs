@@ -56,8 +56,10 @@ pub(crate) fn resolve(
         survey.controls.retain(|(other, _)| *other != name);
         resolved += 1;
     }
-    disk.sync()
-        .map_err(OpenError::io("syncing the directory"))?;
+    if resolved > 0 {
+        disk.sync()
+            .map_err(OpenError::io("syncing the directory"))?;
+    }
     // Nobody knows what these were to be.
     for target in std::mem::take(&mut survey.targets) {
         quarantine(disk, survey, FileName::Target(target))
