@@ -377,13 +377,13 @@ impl fmt::Debug for BucketStorageBackend {
 /// What grows is sealed, so that the next start need not look through it. All was durable before.
 impl Drop for BucketStorageBackend {
     fn drop(&mut self) {
+        // A worker that compacts sees that and undoes what it has begun.
+        self.storage.closed.store(true, Ordering::Release);
         self.storage.sealer.lock().take();
         if let Some(thread) = self.housekeeper.take() {
             // It seals what it was told of and ends.
             let _it_has_panicked_or_not = thread.join();
         }
-        if !self.storage.closed.swap(true, Ordering::AcqRel) {
-            self.storage.seal_all();
-        }
+        self.storage.seal_all();
     }
 }

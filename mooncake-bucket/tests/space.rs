@@ -1,11 +1,11 @@
 //! Where bytes go: capacity, full disks, eviction, collection.
 #![expect(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use mooncake_bucket::{
-    BucketConfig, BucketStorageBackend, CandidateKind, Disk, Eviction, GcConfig, Incarnation, Name,
-    OpenOptions, Put, PutError, Removal, Retry, SimDisk,
+    BucketConfig, BucketGcWorker, BucketStorageBackend, CandidateKind, Disk, Eviction, GcConfig,
+    Incarnation, Name, OpenOptions, Put, PutError, Removal, Retry, SimDisk,
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
@@ -292,4 +292,129 @@ fn the_log_of_tombstones_shrinks_once_what_it_is_about_is_gone() {
     let backend = open(&disk, config);
     assert_eq!(backend.len(), 1);
     assert!(here(&backend, keep[0]));
+}
+
+#[test]
+fn what_dies_together_lies_together_and_goes_without_a_copy() {
+    let disk = SimDisk::new();
+    let backend = open(&disk, config());
+    let texts: Vec<_> = (0..400u64).map(|key| key.to_string()).collect();
+    let value = vec![3; 5000];
+    for (key, text) in texts.iter().enumerate() {
+        let put = Put::new(Name::key(text), life(key as u64), &value);
+        backend.put(put.group(key as u64 % 2)).unwrap();
+    }
+    backend.seal();
+    let ended: Vec<u64> = (0..400).filter(|key| key % 2 == 1).collect();
+    remove(&backend, &ended);
+    let found = backend.gc_candidates(&GcConfig::default());
+    assert!(found.len() >= 3, "{found:?}");
+    for candidate in found {
+        assert_eq!(candidate.kind, CandidateKind::Dead, "{candidate:?}");
+        backend.retire_bucket(candidate.bucket).unwrap();
+    }
+    assert_eq!(backend.accounting().dead_bytes, 0);
+    assert_eq!(backend.counts().moved_bytes, 0);
+    assert!((0..400).all(|key| here(&backend, key) == (key % 2 == 0)));
+}
+
+#[test]
+fn a_worker_collects_by_itself_and_one_that_is_stopped_in_the_middle_loses_nothing() {
+    let disk = SimDisk::new();
+    let backend = open(&disk, config());
+    for key in 0..200 {
+        put(&backend, key, 10_000).unwrap();
+    }
+    backend.seal();
+    let dead: Vec<_> = (0..200).filter(|key| key % 4 != 0 || *key < 60).collect();
+    remove(&backend, &dead);
+    let alive = |backend: &BucketStorageBackend| {
+        assert!((0..200).all(|key| here(backend, key) != dead.contains(&key)));
+    };
+    // At this pace the first compaction takes hours.
+    let mut gc = GcConfig::default();
+    gc.bytes_per_second = 10;
+    gc.interval = Duration::from_millis(1);
+    let worker = BucketGcWorker::start(&backend, gc).unwrap();
+    while backend.counts().retired_buckets < 2 {
+        std::thread::yield_now();
+    }
+    worker.stop_and_join();
+    assert_eq!(backend.counts().compacted_buckets, 0);
+    alive(&backend);
+    let accounting = backend.accounting();
+    assert_eq!(accounting.file_bytes, measured(&disk), "{accounting:?}");
+    assert!(
+        disk.list()
+            .unwrap()
+            .iter()
+            .all(|file| !file.name.ends_with(".target"))
+    );
+
+    gc.bytes_per_second = 0;
+    gc.operations_per_second = 0;
+    gc.interval = Duration::from_secs(3600);
+    let worker = BucketGcWorker::start(&backend, gc).unwrap();
+    let left = || worker.scan_candidates().into_iter().next();
+    while let Some(candidate) = left() {
+        // The thread may have been sooner.
+        let _done_or_taken = worker.compact(&candidate);
+    }
+    worker.stop_and_join();
+    assert!(backend.counts().compacted_buckets > 0);
+    alive(&backend);
+    drop(backend);
+    alive(&open(&disk, config()));
+}
+
+#[test]
+fn a_bucket_that_is_old_is_sealed_without_anybody_asking() {
+    let disk = SimDisk::new();
+    let mut config = config();
+    config.housekeeping = true;
+    config.bucket_age = Duration::from_millis(1);
+    let backend = open(&disk, config);
+    put(&backend, 1, 100).unwrap();
+    while backend.sealed_buckets().is_empty() {
+        std::thread::yield_now();
+    }
+    assert!(here(&backend, 1));
+    put(&backend, 2, 100).unwrap();
+    assert!(here(&backend, 2));
+}
+
+#[test]
+fn a_storage_that_goes_does_not_wait_for_its_worker_nor_leave_it_behind() {
+    let disk = SimDisk::new();
+    let backend = open(&disk, config());
+    for key in 0..50 {
+        put(&backend, key, 10_000).unwrap();
+    }
+    backend.seal();
+    remove(&backend, &(0..30).collect::<Vec<_>>());
+    let mut gc = GcConfig::default();
+    gc.live_fraction = 1.0;
+    gc.bytes_per_second = 10;
+    gc.interval = Duration::from_millis(1);
+    let worker = BucketGcWorker::start(&backend, gc).unwrap();
+    while !disk
+        .list()
+        .unwrap()
+        .iter()
+        .any(|file| file.name.ends_with(".target"))
+    {
+        std::thread::yield_now();
+    }
+    drop(backend);
+    // The worker is in the middle of something, which it undoes before the directory is anybody else's.
+    let backend = loop {
+        match OpenOptions::new(config()).open_on(Arc::new(disk.clone())) {
+            Ok(backend) => break backend,
+            Err(error) => assert_eq!(error.retry(), Retry::Later, "{error:?}"),
+        }
+        std::thread::yield_now();
+    };
+    assert!((0..50).all(|key| here(&backend, key) == (key >= 30)));
+    assert!(worker.scan_candidates().is_empty());
+    worker.stop_and_join();
 }

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    sync::{Arc, Weak},
+    sync::{Arc, Weak, atomic::Ordering},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -22,6 +22,9 @@ pub struct BucketGcWorker {
     thread: Option<JoinHandle<()>>,
 }
 
+/// Whoever closes the storage waits no longer than this for a worker that waits.
+const LOOK_UP: Duration = Duration::from_millis(50);
+
 #[derive(Debug)]
 struct Shared {
     stop: Mutex<bool>,
@@ -31,15 +34,24 @@ struct Shared {
 }
 
 impl Shared {
-    /// Waits until so much may be done; `false`: it was told to stop.
-    fn pace(&self, bytes: u64, operations: u64) -> bool {
+    /// Waits until so much may be done; `false`: it was told to stop, or the storage is closed.
+    fn pace(&self, storage: &Storage, bytes: u64, operations: u64) -> bool {
         let now = self.begun.elapsed();
         let wait = {
             let mut budget = self.budget.lock();
             let bytes = budget.0.spend(now, bytes);
             bytes.max(budget.1.spend(now, operations))
         };
-        !self.sleep(wait)
+        let until = Instant::now() + wait;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if self.sleep(left.min(LOOK_UP)) || storage.closed.load(Ordering::Acquire) {
+                return false;
+            }
+            if left <= LOOK_UP {
+                return true;
+            }
+        }
     }
 
     /// `true`: it was told to stop.
@@ -155,7 +167,7 @@ fn collect(storage: &Storage, shared: &Shared, batch: &[Candidate]) -> Result<Gc
     }
     let ids: Vec<_> = batch.iter().map(|candidate| candidate.bucket).collect();
     storage.compact(&ids, &mut |bytes, operations| {
-        shared.pace(bytes, operations)
+        shared.pace(storage, bytes, operations)
     })
 }
 
