@@ -1,0 +1,308 @@
+//! A directory of the operating system, by plain calls.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, IoSlice, IoSliceMut, Read as _, Seek, Write},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::fs::{FileExt, MetadataExt},
+    },
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use rustix::{
+    fs::{FlockOperation, flock, statvfs},
+    io::{Errno, preadv, pwritev},
+};
+
+use super::{Disk, DiskFile, Found, LockFailure, Read, Space, direct::DirectFile, uring::Rings};
+
+const LOCK: &str = "lock";
+
+/// Pieces that the kernel takes in one call.
+const MOST_PIECES: usize = 1024;
+
+/// A directory, whose files are read and written with `preadv` and `pwritev`.
+#[derive(Debug)]
+pub struct RealDisk {
+    path: PathBuf,
+    directory: File,
+    wants_direct: bool,
+    direct: AtomicBool,
+    rings: Option<Rings>,
+    engine: Engine,
+}
+
+/// How several reads are carried out at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Engine {
+    /// One after the other, by plain calls, for this reason.
+    Calls(String),
+    /// Side by side, on rings of the kernel's.
+    Uring,
+}
+
+impl RealDisk {
+    /// Opens a directory, which is made if it is not there.
+    pub fn open(path: impl Into<PathBuf>) -> io::Result<Self> {
+        let path = path.into();
+        if !path.is_dir() {
+            std::fs::create_dir_all(&path)?;
+            if let Some(parent) = path
+                .parent()
+                .filter(|parent| !parent.as_os_str().is_empty())
+            {
+                File::open(parent)?.sync_all()?;
+            }
+        }
+        let directory = File::open(&path)?;
+        Ok(Self {
+            path,
+            directory,
+            wants_direct: false,
+            direct: AtomicBool::new(false),
+            rings: None,
+            engine: Engine::Calls("nothing else was asked for".into()),
+        })
+    }
+
+    /// Reads past the page cache, if the file system can; that is tried once the directory is locked.
+    #[must_use]
+    pub fn direct(mut self) -> Self {
+        self.wants_direct = true;
+        self
+    }
+
+    /// Has several reads carried out by io_uring, if the kernel can; [`engine`](Self::engine) tells.
+    #[must_use]
+    pub fn uring(mut self) -> Self {
+        match Rings::new() {
+            Ok(rings) => {
+                self.rings = Some(rings);
+                self.engine = Engine::Uring;
+            }
+            Err(error) => self.engine = Engine::Calls(format!("there is no io_uring: {error}")),
+        }
+        self
+    }
+
+    /// How several reads are carried out at once.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Whether reads go past the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.direct.load(Ordering::Relaxed)
+    }
+
+    /// Some file systems refuse when a file is opened, some when it is read.
+    fn probe(&self) {
+        let file = DirectFile::open(&self.path.join(LOCK));
+        match file.and_then(|file| file.read(0, &mut [0; 8], &mut [])) {
+            Ok(_) => self.direct.store(true, Ordering::Relaxed),
+            Err(error) => tracing::debug!(%error, "files are read through the page cache"),
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn file(&self, name: &str, options: &OpenOptions) -> io::Result<Arc<dyn DiskFile>> {
+        let path = self.path.join(name);
+        let file = options.open(&path)?;
+        let direct = self
+            .is_direct()
+            .then(|| DirectFile::open(&path))
+            .transpose()?;
+        Ok(Arc::new(RealFile { file, direct }))
+    }
+}
+
+impl Disk for RealDisk {
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let mut options = OpenOptions::new();
+        self.file(name, options.read(true).write(true).create_new(true))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        self.file(name, OpenOptions::new().read(true).write(true))
+    }
+
+    fn list(&self) -> io::Result<Vec<Found>> {
+        let mut all = Vec::new();
+        for entry in std::fs::read_dir(&self.path)? {
+            let entry = entry?;
+            let metadata = match entry.metadata() {
+                Ok(metadata) => metadata,
+                // A stranger's, which went while we looked.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
+            all.push(Found {
+                name: entry.file_name().to_string_lossy().into_owned(),
+                bytes: metadata.len(),
+                is_file: metadata.is_file(),
+            });
+        }
+        Ok(all)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        std::fs::rename(self.path.join(from), self.path.join(to))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        std::fs::remove_file(self.path.join(name))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.directory.sync_all()
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        let stat = statvfs(&self.path)?;
+        Ok(Space {
+            total_bytes: stat.f_blocks * stat.f_frsize,
+            free_bytes: stat.f_bavail * stat.f_frsize,
+        })
+    }
+
+    fn read_many(&self, reads: &mut [Read<'_>], landed: &mut dyn FnMut(usize, &mut Read<'_>)) {
+        // One read is done sooner without a ring.
+        let rings = self.rings.as_ref().filter(|_| reads.len() > 1);
+        if !rings.is_some_and(|rings| rings.read(reads, landed)) {
+            for (place, read) in reads.iter_mut().enumerate() {
+                read.carry_out();
+                landed(place, read);
+            }
+        }
+    }
+
+    fn lock(&self, words: &str) -> Result<Box<dyn Send + Sync>, LockFailure> {
+        let mut options = OpenOptions::new();
+        let mut file = options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(self.path.join(LOCK))
+            .map_err(LockFailure::Io)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                let mut holder = String::new();
+                let _unreadable_is_unknown = file.read_to_string(&mut holder);
+                return Err(LockFailure::Held(holder));
+            }
+            Err(error) => return Err(LockFailure::Io(error.into())),
+        }
+        let told = file
+            .set_len(0)
+            .and_then(|()| file.rewind())
+            .and_then(|()| file.write_all(words.as_bytes()));
+        // The lock is the kernel's; a full disk only costs others the holder's name.
+        if let Err(error) = told {
+            tracing::debug!(%error, "the lock file does not say who holds it");
+        }
+        if self.wants_direct {
+            self.probe();
+        }
+        Ok(Box::new(file))
+    }
+}
+
+#[derive(Debug)]
+struct RealFile {
+    file: File,
+    direct: Option<DirectFile>,
+}
+
+impl DiskFile for RealFile {
+    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<usize> {
+        if let Some(direct) = &self.direct {
+            return direct.read(at, &mut [], into);
+        }
+        let mut done = 0;
+        while done < into.len() {
+            match self.file.read_at(&mut into[done..], at + done as u64) {
+                Ok(0) => break,
+                Ok(read) => done += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    fn read_two_at(&self, at: u64, first: &mut [u8], second: &mut [u8]) -> io::Result<usize> {
+        if let Some(direct) = &self.direct {
+            return direct.read(at, first, second);
+        }
+        let room = first.len() + second.len();
+        let mut both = [IoSliceMut::new(first), IoSliceMut::new(second)];
+        let (mut slices, mut done) = (&mut both[..], 0);
+        while done < room {
+            match preadv(&self.file, slices, at + done as u64) {
+                Ok(0) => break,
+                Ok(read) => {
+                    done += read;
+                    IoSliceMut::advance_slices(&mut slices, read);
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, at: u64, pieces: &[&[u8]]) -> io::Result<()> {
+        let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+        let (mut slices, mut at) = (&mut slices[..], at);
+        // Empty pieces in front would look like a disk that takes nothing.
+        IoSlice::advance_slices(&mut slices, 0);
+        while !slices.is_empty() {
+            let some = &slices[..slices.len().min(MOST_PIECES)];
+            match pwritev(&self.file, some, at) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    at += written as u64;
+                    IoSlice::advance_slices(&mut slices, written);
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn descriptor(&self) -> Option<(BorrowedFd<'_>, bool)> {
+        Some(match &self.direct {
+            Some(direct) => (direct.descriptor(), true),
+            None => (self.file.as_fd(), false),
+        })
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        self.file.set_len(bytes)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.file.metadata().map(|metadata| metadata.len())
+    }
+
+    fn allocated(&self) -> io::Result<u64> {
+        self.file.metadata().map(|metadata| metadata.blocks() * 512)
+    }
+}

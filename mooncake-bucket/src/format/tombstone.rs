@@ -1,0 +1,178 @@
+//! The log of removals: a head block, then frames, each from a fresh block on.
+
+use super::{BLOCK, FORMAT_VERSION, Fields, Flaw, set, up};
+use crate::{hash::KeyHash, name::Incarnation};
+
+const MAGIC: [u8; 8] = *b"MCTOMBST";
+const FRAME: [u8; 4] = *b"MCTF";
+const HEAD_CHECKSUM: usize = BLOCK as usize - 4;
+/// Bytes before the first entry of a frame.
+pub(crate) const FRAME_HEAD: usize = 32;
+const FRAME_CHECKSUM: usize = 28;
+/// Bytes of one entry.
+pub(crate) const ENTRY: usize = 40;
+/// The most entries of one frame.
+pub(crate) const MOST: usize = 1 << 20;
+
+/// Every copy of the record, wherever it is found.
+pub(crate) const ANY_BUCKET: u64 = u64::MAX;
+
+/// The copy of a record in one bucket is dead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Tombstone {
+    /// Where the copy is, or [`ANY_BUCKET`].
+    pub(crate) bucket: u64,
+    pub(crate) hash: KeyHash,
+    pub(crate) incarnation: Incarnation,
+}
+
+/// The first block of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LogHead {
+    pub(crate) storage: [u8; 16],
+    pub(crate) number: u32,
+    pub(crate) stamp: u64,
+}
+
+impl LogHead {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![0; BLOCK as usize];
+        set(&mut bytes, 0, MAGIC);
+        bytes[8] = FORMAT_VERSION;
+        set(&mut bytes, 16, self.storage);
+        set(&mut bytes, 32, u64::from(self.number).to_le_bytes());
+        set(&mut bytes, 40, self.stamp.to_le_bytes());
+        let sum = crc32c::crc32c(&bytes[..HEAD_CHECKSUM]);
+        set(&mut bytes, HEAD_CHECKSUM, sum.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Flaw> {
+        let bytes = bytes.get(..BLOCK as usize).ok_or(Flaw::Short)?;
+        let fields = Fields(bytes);
+        if bytes[..8] != MAGIC {
+            return Err(Flaw::Magic);
+        }
+        if bytes[8] != FORMAT_VERSION {
+            return Err(Flaw::Version(bytes[8]));
+        }
+        if crc32c::crc32c(&bytes[..HEAD_CHECKSUM]) != fields.u32(HEAD_CHECKSUM) {
+            return Err(Flaw::Header);
+        }
+        Ok(Self {
+            storage: fields.id(16),
+            number: u32::try_from(fields.u64(32)).map_err(|_| Flaw::Header)?,
+            stamp: fields.u64(40),
+        })
+    }
+}
+
+/// What a frame of so many entries takes, a multiple of a block.
+pub(crate) fn frame_bytes(entries: usize) -> u64 {
+    up((FRAME_HEAD + entries * ENTRY) as u64, BLOCK)
+}
+
+/// Frame `number` of the log with `stamp`.
+pub(crate) fn encode(entries: &[Tombstone], stamp: u64, number: u64) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(frame_bytes(entries.len()) as usize);
+    bytes.extend_from_slice(&[0; FRAME_HEAD]);
+    set(&mut bytes, 0, FRAME);
+    bytes[4] = FORMAT_VERSION;
+    set(&mut bytes, 8, stamp.to_le_bytes());
+    set(&mut bytes, 16, number.to_le_bytes());
+    set(&mut bytes, 24, (entries.len() as u32).to_le_bytes());
+    for entry in entries {
+        bytes.extend_from_slice(&entry.hash.high.to_le_bytes());
+        bytes.extend_from_slice(&entry.hash.low.to_le_bytes());
+        bytes.extend_from_slice(&entry.incarnation.epoch.to_le_bytes());
+        bytes.extend_from_slice(&entry.incarnation.seq.to_le_bytes());
+        bytes.extend_from_slice(&entry.bucket.to_le_bytes());
+    }
+    let sum = checksum(&bytes);
+    set(&mut bytes, FRAME_CHECKSUM, sum.to_le_bytes());
+    bytes.resize(frame_bytes(entries.len()) as usize, 0);
+    bytes
+}
+
+fn checksum(frame: &[u8]) -> u32 {
+    let first = crc32c::crc32c(&frame[..FRAME_CHECKSUM]);
+    crc32c::crc32c_append(first, &frame[FRAME_HEAD..])
+}
+
+/// Reads the frame that `bytes` begin with: its number, its entries, and what it takes.
+pub(crate) fn decode(bytes: &[u8], stamp: u64) -> Result<(u64, Vec<Tombstone>, u64), Flaw> {
+    let head = bytes.get(..FRAME_HEAD).ok_or(Flaw::Short)?;
+    let fields = Fields(head);
+    if head[..4] != FRAME {
+        return Err(Flaw::Magic);
+    }
+    if head[4] != FORMAT_VERSION {
+        return Err(Flaw::Version(head[4]));
+    }
+    if fields.u64(8) != stamp {
+        return Err(Flaw::Place);
+    }
+    let count = fields.u32(24) as usize;
+    if count > MOST {
+        return Err(Flaw::Length);
+    }
+    let frame = bytes.get(..FRAME_HEAD + count * ENTRY).ok_or(Flaw::Short)?;
+    if checksum(frame) != fields.u32(FRAME_CHECKSUM) {
+        return Err(Flaw::Header);
+    }
+    let entries = frame[FRAME_HEAD..].chunks_exact(ENTRY).map(|entry| {
+        let fields = Fields(entry);
+        Tombstone {
+            hash: KeyHash {
+                high: fields.u64(0),
+                low: fields.u64(8),
+            },
+            incarnation: Incarnation::new(fields.u64(16), fields.u64(24)),
+            bucket: fields.u64(32),
+        }
+    });
+    Ok((fields.u64(16), entries.collect(), frame_bytes(count)))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_frame_is_read_as_it_was_written() {
+        for count in [0, 1, 101, 102, 1000] {
+            let entries: Vec<_> = (0..count)
+                .map(|i| Tombstone {
+                    bucket: i,
+                    hash: KeyHash { high: 5, low: i },
+                    incarnation: Incarnation::new(9, i),
+                })
+                .collect();
+            let bytes = encode(&entries, 4, 12);
+            assert_eq!(
+                decode(&bytes, 4).unwrap(),
+                (12, entries, bytes.len() as u64)
+            );
+            assert_eq!(decode(&bytes, 5), Err(Flaw::Place));
+        }
+        let head = LogHead {
+            storage: [3; 16],
+            number: 8,
+            stamp: 1,
+        };
+        assert_eq!(LogHead::decode(&head.encode()), Ok(head));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let mut bytes = bytes;
+            if bytes.len() > 16 {
+                bytes[..16].copy_from_slice(b"MCTF\x01\0\0\0\x05\0\0\0\0\0\0\0");
+            }
+            let _any = decode(&bytes, 5);
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! What is here, with keys: page by page, read from the records.
+
+use std::{io, sync::Arc};
+
+use crate::{
+    bucket::Bucket,
+    disk::{DiskFile, read_exact},
+    error::GetError,
+    format::{Flaw, footer::FooterEntry},
+    get::check_place,
+    index::Entry,
+    name::Incarnation,
+    storage::Storage,
+};
+
+/// A record that can be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Whose it is.
+    pub tenant: Vec<u8>,
+    /// Its key among that tenant's.
+    pub key: Vec<u8>,
+    /// Which life of it.
+    pub incarnation: Incarnation,
+    /// How long its value is.
+    pub value_bytes: u32,
+    /// Which bucket it is in now.
+    pub bucket: u32,
+}
+
+/// Where a listing goes on. The default is the beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cursor {
+    bucket: u32,
+    place: usize,
+}
+
+/// Some of what is here.
+#[derive(Debug)]
+pub struct Page {
+    /// Records that can be read.
+    pub records: Vec<Listed>,
+    /// Records that cannot, since they are damaged: they are here, but not under any name that is known.
+    pub damaged: u64,
+    /// Where it goes on; `None`: that was all.
+    pub next: Option<Cursor>,
+}
+
+impl Storage {
+    /// Lists about `most` records from `from` on. What was here all the time is listed once or, if a compaction moved
+    /// it, twice; what came or went meanwhile, or not.
+    pub(crate) fn list(&self, from: Cursor, most: usize) -> Result<Page, GetError> {
+        let mut page = Page {
+            records: Vec::new(),
+            damaged: 0,
+            next: None,
+        };
+        let mut at = from;
+        // Compactions move records to buckets with greater numbers, so they are met there.
+        while let Some(bucket) = self.bucket_from(at.bucket) {
+            if bucket.id != at.bucket {
+                at = Cursor {
+                    bucket: bucket.id,
+                    place: 0,
+                };
+            }
+            at.place += self.list_bucket(&bucket, at.place, most, &mut page)?;
+            if page.records.len() >= most {
+                page.next = Some(at);
+                return Ok(page);
+            }
+            let Some(next) = bucket.id.checked_add(1) else {
+                break;
+            };
+            at = Cursor {
+                bucket: next,
+                place: 0,
+            };
+        }
+        Ok(page)
+    }
+
+    fn bucket_from(&self, id: u32) -> Option<Arc<Bucket>> {
+        let buckets = self.buckets.read();
+        buckets
+            .range(id..)
+            .next()
+            .map(|(_, bucket)| Arc::clone(bucket))
+    }
+
+    /// Returns how many of the bucket's records were looked at.
+    fn list_bucket(
+        &self,
+        bucket: &Bucket,
+        from: usize,
+        most: usize,
+        page: &mut Page,
+    ) -> Result<usize, GetError> {
+        let failed = |source| GetError::Io {
+            bucket: bucket.id,
+            source,
+        };
+        let looked = (|| -> io::Result<usize> {
+            let entries = bucket.load_entries(&*self.disk)?;
+            let file = self.open_file(bucket)?;
+            let mut looked = 0;
+            for record in entries.iter().skip(from) {
+                if page.records.len() >= most {
+                    break;
+                }
+                looked += 1;
+                if !self.index.is_live(&Entry::new(bucket.id, record)) {
+                    continue;
+                }
+                match read_name(&*file, bucket, record)? {
+                    Ok(listed) => page.records.push(listed),
+                    Err(_) => page.damaged += 1,
+                }
+            }
+            Ok(looked)
+        })();
+        match looked {
+            // It went while we looked: what was alive in it is listed with the bucket that it is in now.
+            Err(error)
+                if error.kind() == io::ErrorKind::NotFound && self.bucket(bucket.id).is_none() =>
+            {
+                Ok(0)
+            }
+            looked => looked.map_err(failed),
+        }
+    }
+}
+
+fn read_name(
+    file: &dyn DiskFile,
+    bucket: &Bucket,
+    record: &FooterEntry,
+) -> io::Result<Result<Listed, Flaw>> {
+    let layout = &record.layout;
+    let header = match read_exact(file, layout.at, layout.header_bytes() as usize) {
+        Ok(header) => header,
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(Err(Flaw::Short)),
+        Err(error) => return Err(error),
+    };
+    Ok(
+        check_place(&header, bucket.stamp, layout).map(|found| Listed {
+            tenant: found.name.tenant.to_vec(),
+            key: found.name.key.to_vec(),
+            incarnation: found.incarnation,
+            value_bytes: layout.value_bytes,
+            bucket: bucket.id,
+        }),
+    )
+}

@@ -1,0 +1,438 @@
+//! Opening a directory: who has it, what is in it, and what a crash left to be done.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+
+use parking_lot::Mutex;
+
+use crate::{
+    bucket::{Bucket, Stage},
+    config::BucketConfig,
+    disk::{Disk, DiskFile, LockFailure, replace},
+    error::OpenError,
+    format::{
+        control::Control,
+        file_name::FileName,
+        footer::FooterEntry,
+        tombstone::{ANY_BUCKET, Tombstone},
+    },
+    hash::KeyHash,
+    ids::{Ids, fill},
+    index::Entry,
+    name::Incarnation,
+    recover::{
+        scan::{Scanned, scan},
+        survey::{Survey, damaged},
+        transition::{quarantine, resolve},
+    },
+    storage::Storage,
+    tombstones::read_log,
+};
+
+/// What was found when a storage was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Recovery {
+    /// How long it took.
+    pub took: Duration,
+    /// Buckets that can be read.
+    pub buckets: u64,
+    /// Records that can be read.
+    pub records: u64,
+    /// Buckets that a crash had left open; they were looked through and sealed.
+    pub reopened_buckets: u64,
+    /// Sealed buckets whose index was damaged; they were looked through and sealed anew.
+    pub rebuilt_buckets: u64,
+    /// Records that were not whole: of puts that a crash ended, or, in rebuilt buckets, damaged.
+    pub broken_records: u64,
+    /// Compactions that a crash had ended.
+    pub transitions: u64,
+    /// Tombstones of records that are still on the disk.
+    pub tombstones: u64,
+    /// Files that are set aside, now or before.
+    pub quarantined_files: u64,
+    /// Files that are not ours, and were left alone.
+    pub foreign_files: u64,
+    /// Files that were not finished, and were removed.
+    pub unfinished_files: u64,
+}
+
+/// A held directory lock.
+pub(crate) type Held = Box<dyn Send + Sync>;
+
+pub(crate) fn unix_seconds() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
+/// Takes the directory, makes it a storage or recovers the one that is there.
+pub(crate) fn open(
+    disk: Arc<dyn Disk>,
+    config: BucketConfig,
+    adopt: bool,
+) -> Result<(Storage, Recovery, Held), OpenError> {
+    config.check()?;
+    let begun = std::time::Instant::now();
+    let words = format!(
+        "process {}, since {} (seconds since 1970)",
+        std::process::id(),
+        unix_seconds()
+    );
+    let held = disk.lock(&words).map_err(|failure| match failure {
+        LockFailure::Held(holder) if holder.is_empty() => OpenError::Locked {
+            holder: "a process that did not say its name".into(),
+        },
+        LockFailure::Held(holder) => OpenError::Locked { holder },
+        LockFailure::Io(source) => OpenError::Io {
+            what: "locking the directory".into(),
+            source,
+        },
+    })?;
+    let mut survey = Survey::new(&*disk)?;
+    // Names that a process gave or took before it died may not be durable, and what is seen now has to be.
+    disk.sync()
+        .map_err(OpenError::io("syncing the directory"))?;
+    let mut recovery = Recovery {
+        foreign_files: survey.foreign.len() as u64,
+        unfinished_files: survey.temporary.len() as u64,
+        ..Recovery::default()
+    };
+    if !survey.foreign.is_empty() {
+        let examples = &survey.foreign[..survey.foreign.len().min(3)];
+        tracing::warn!(
+            files = survey.foreign.len(),
+            ?examples,
+            "files that are not ours were left alone"
+        );
+    }
+    for name in &survey.temporary {
+        disk.remove(name)
+            .map_err(OpenError::io(format!("removing {name}")))?;
+    }
+    let identity = identify(&*disk, &mut survey, adopt)?;
+    recovery.transitions = resolve(&*disk, &mut survey, identity)?;
+    let graves = Graves::read(&*disk, &survey, identity)?;
+    let storage = Storage::new(disk, config, identity, Ids::new(survey.below));
+    for (name, bytes) in &survey.controls {
+        storage.controls.set(*name, *bytes);
+    }
+    scan_all(&storage, &mut survey, &graves, &mut recovery)?;
+    graves.renew(&storage, &survey.logs, &mut recovery)?;
+    let quarantined = &storage.quarantined_bytes;
+    quarantined.store(survey.quarantined_bytes, Ordering::Relaxed);
+    recovery.quarantined_files = survey.quarantined_files;
+    recovery.buckets = storage.buckets.read().len() as u64;
+    recovery.records = storage.index.len();
+    recovery.took = begun.elapsed();
+    Ok((storage, recovery, held))
+}
+
+/// Which storage this is; a directory without buckets becomes a new one.
+fn identify(disk: &dyn Disk, survey: &mut Survey, adopt: bool) -> Result<[u8; 16], OpenError> {
+    if let Some(identity) = survey.identity {
+        return Ok(identity);
+    }
+    let known = if survey.has_ours() {
+        let known = survey.identity_of_buckets(disk).filter(|_| adopt);
+        Some(known.ok_or(OpenError::NoIdentity)?)
+    } else {
+        None
+    };
+    let storage = match known {
+        Some(storage) => storage,
+        None => {
+            let mut storage = [0; 16];
+            fill(&mut storage).map_err(OpenError::io("drawing an identity"))?;
+            storage
+        }
+    };
+    let created = unix_seconds();
+    let content = Control::Identity { storage, created }.encode();
+    let name = FileName::Identity;
+    replace(disk, &name.text(), &content).map_err(OpenError::io("writing the identity"))?;
+    survey.controls.push((name, content.len() as u64));
+    Ok(storage)
+}
+
+/// What the logs say is dead.
+struct Graves {
+    by_bucket: BTreeMap<u64, HashSet<(KeyHash, Incarnation)>>,
+    /// Those of them that are still on the disk.
+    needed: Mutex<Vec<Tombstone>>,
+}
+
+impl Graves {
+    fn read(disk: &dyn Disk, survey: &Survey, identity: [u8; 16]) -> Result<Self, OpenError> {
+        let mut by_bucket = BTreeMap::<u64, HashSet<_>>::new();
+        for number in &survey.logs {
+            let name = FileName::Tombstones(*number);
+            let stones = read_log(disk, *number, identity).map_err(|error| {
+                let flaw = error.get_ref().and_then(|inner| inner.downcast_ref());
+                match flaw {
+                    Some(flaw) => damaged(name, *flaw),
+                    None => OpenError::io(format!("reading {}", name.text()))(error),
+                }
+            })?;
+            for stone in stones {
+                let bucket = by_bucket.entry(stone.bucket).or_default();
+                bucket.insert((stone.hash, stone.incarnation));
+            }
+        }
+        Ok(Self {
+            by_bucket,
+            needed: Mutex::default(),
+        })
+    }
+
+    /// Whether a record of a bucket is dead; if so, its tombstone stays.
+    fn holds(&self, bucket: u32, entry: &FooterEntry) -> bool {
+        let key = (entry.hash, entry.incarnation);
+        let dead = [u64::from(bucket), ANY_BUCKET].iter().any(|bucket| {
+            self.by_bucket
+                .get(bucket)
+                .is_some_and(|stones| stones.contains(&key))
+        });
+        if dead {
+            self.keep(bucket, entry.hash, entry.incarnation);
+        }
+        dead
+    }
+
+    fn keep(&self, bucket: u32, hash: KeyHash, incarnation: Incarnation) {
+        self.needed.lock().push(Tombstone {
+            bucket: u64::from(bucket),
+            hash,
+            incarnation,
+        });
+    }
+
+    /// Puts one log with what is needed in place of all there are.
+    fn renew(
+        self,
+        storage: &Storage,
+        old: &[u32],
+        recovery: &mut Recovery,
+    ) -> Result<(), OpenError> {
+        let mut needed = self.needed.into_inner();
+        needed.sort_unstable();
+        needed.dedup();
+        recovery.tombstones = needed.len() as u64;
+        if needed.is_empty() && old.is_empty() {
+            return Ok(());
+        }
+        match storage.log.rewrite(&needed, old, &storage.pen()) {
+            // A full disk is no reason not to serve: what is dead is known, and the logs that say so stay.
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                for stone in needed {
+                    storage.log.note(stone);
+                }
+                Ok(())
+            }
+            done => done.map_err(OpenError::io("writing tombstones")),
+        }
+    }
+}
+
+/// Looks at all buckets, several at a time.
+fn scan_all(
+    storage: &Storage,
+    survey: &mut Survey,
+    graves: &Graves,
+    recovery: &mut Recovery,
+) -> Result<(), OpenError> {
+    let work: Vec<_> = survey
+        .buckets
+        .iter()
+        .map(|(id, (name, bytes))| (*id, *name, *bytes))
+        .collect();
+    // A record may turn out to be dead when another bucket is looked at: all are known beforehand.
+    let shells: BTreeMap<u32, Live> = work
+        .iter()
+        .map(|(id, _, _)| (*id, Live::default()))
+        .collect();
+    let results = Mutex::new(Vec::new());
+    let next = AtomicUsize::new(0);
+    let failure = Mutex::new(None);
+    std::thread::scope(|scope| {
+        let look = || {
+            while let Some((id, name, _)) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let scanned = scan(
+                    &*storage.disk,
+                    *name,
+                    *id,
+                    storage.identity,
+                    &storage.hasher,
+                );
+                match scanned {
+                    Ok(scanned) => {
+                        take_in(storage, *id, &scanned, graves, &shells);
+                        results.lock().push((*id, *name, scanned));
+                    }
+                    Err(source) => {
+                        let what = format!("reading {}", name.text());
+                        *failure.lock() = Some(OpenError::Io { what, source });
+                        return;
+                    }
+                }
+            }
+        };
+        let threads = storage.config.open_threads.min(work.len());
+        for _ in 1..threads {
+            scope.spawn(look);
+        }
+        look();
+    });
+    if let Some(failure) = failure.into_inner() {
+        return Err(failure);
+    }
+    let mut results = results.into_inner();
+    results.sort_unstable_by_key(|(id, _, _)| *id);
+    let mut renamed = false;
+    for (id, name, scanned) in results {
+        renamed |= settle(storage, survey, id, name, scanned, &shells[&id], recovery)?;
+    }
+    if renamed {
+        storage
+            .disk
+            .sync()
+            .map_err(OpenError::io("syncing the directory"))?;
+    }
+    Ok(())
+}
+
+/// What is alive in a bucket.
+#[derive(Debug, Default)]
+struct Live {
+    bytes: AtomicU64,
+    records: AtomicU64,
+}
+
+fn take_in(
+    storage: &Storage,
+    id: u32,
+    scanned: &Scanned,
+    graves: &Graves,
+    shells: &BTreeMap<u32, Live>,
+) {
+    let Scanned::Whole { entries, .. } = scanned else {
+        return;
+    };
+    for record in entries {
+        if graves.holds(id, record) {
+            continue;
+        }
+        let entry = Entry::new(id, record);
+        let live = &shells[&id];
+        live.bytes.fetch_add(entry.span(), Ordering::Relaxed);
+        live.records.fetch_add(1, Ordering::Relaxed);
+        if let Some(loser) = storage.index.recover(entry) {
+            // Dead without a tombstone: it gets one, before the winner can go.
+            let shell = &shells[&loser.bucket];
+            shell.bytes.fetch_sub(loser.span(), Ordering::Relaxed);
+            shell.records.fetch_sub(1, Ordering::Relaxed);
+            graves.keep(loser.bucket, loser.hash, loser.incarnation);
+        }
+    }
+}
+
+/// Counts a bucket, and seals it if it is not; `true`: a name has changed.
+fn settle(
+    storage: &Storage,
+    survey: &mut Survey,
+    id: u32,
+    name: FileName,
+    scanned: Scanned,
+    live: &Live,
+    recovery: &mut Recovery,
+) -> Result<bool, OpenError> {
+    let failed = || OpenError::io(format!("recovering {}", name.text()));
+    let (bucket, file, entries, unsealed) = match scanned {
+        Scanned::Damaged(flaw) => {
+            let torn = matches!(name, FileName::Open(_));
+            if torn && is_new(storage, name).map_err(failed())? {
+                // It never had a record: its head comes first, durably.
+                storage.disk.remove(&name.text()).map_err(failed())?;
+                recovery.unfinished_files += 1;
+            } else {
+                tracing::warn!(bucket = id, %flaw, "a bucket is damaged");
+                quarantine(&*storage.disk, survey, name).map_err(failed())?;
+            }
+            return Ok(true);
+        }
+        Scanned::Whole {
+            bucket,
+            file,
+            entries,
+            unsealed,
+            broken,
+            rebuilt,
+        } => {
+            recovery.broken_records += broken;
+            recovery.rebuilt_buckets += u64::from(rebuilt);
+            recovery.reopened_buckets += u64::from(matches!(name, FileName::Open(_)));
+            (bucket, file, entries, unsealed)
+        }
+    };
+    if entries.is_empty() {
+        storage.disk.remove(&name.text()).map_err(failed())?;
+        return Ok(true);
+    }
+    for entry in &entries {
+        bucket.count_record(entry.layout.span());
+    }
+    bucket
+        .live_bytes
+        .store(live.bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+    bucket
+        .live_records
+        .store(live.records.load(Ordering::Relaxed), Ordering::Relaxed);
+    storage.set_file_bytes(&bucket, file.len().map_err(failed())?);
+    let renamed = seal(storage, &bucket, &*file, name, &entries, unsealed).map_err(failed())?;
+    if bucket.stage() != Stage::Sealed {
+        *bucket.entries.lock() = entries;
+    }
+    storage.buckets.write().insert(id, Arc::new(bucket));
+    Ok(renamed)
+}
+
+/// Whether a file has nothing behind its first block.
+fn is_new(storage: &Storage, name: FileName) -> io::Result<bool> {
+    let bytes = storage.disk.open(&name.text())?.len()?;
+    Ok(bytes <= crate::format::BLOCK)
+}
+
+fn seal(
+    storage: &Storage,
+    bucket: &Bucket,
+    file: &dyn DiskFile,
+    name: FileName,
+    entries: &[FooterEntry],
+    unsealed: Option<u64>,
+) -> io::Result<bool> {
+    if let Some(tail) = unsealed {
+        match storage.write_footer(bucket, file, entries, tail) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                // It is served as it is, once that is durable, and costs a longer look next time.
+                file.sync()?;
+                storage.set_file_bytes(bucket, file.len()?);
+                return Ok(false);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let sealed = FileName::Sealed(bucket.id);
+    let renames = name != sealed;
+    if renames {
+        storage.disk.rename(&name.text(), &sealed.text())?;
+    }
+    bucket.set_stage(Stage::Sealed);
+    Ok(renames)
+}

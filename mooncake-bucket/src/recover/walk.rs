@@ -1,0 +1,144 @@
+//! Finds the records of a bucket without a footer, group by group, and looks at every byte of them.
+
+use std::io;
+
+use crate::{
+    disk::DiskFile,
+    format::{
+        BLOCK, Flaw,
+        footer::FooterEntry,
+        group::{GROUP_HEAD, GroupHead},
+        record::{FIXED, Record},
+    },
+    hash::Hasher,
+};
+
+/// What a walk has found.
+#[derive(Debug, Default)]
+pub(crate) struct Walk {
+    pub(crate) entries: Vec<FooterEntry>,
+    /// Where the last group ends that has a whole record.
+    pub(crate) tail: u64,
+    /// Records that are not whole, as far as they could be counted.
+    pub(crate) broken: u64,
+}
+
+/// So much is read at once.
+const WINDOW: usize = 1 << 20;
+
+/// A file, read ahead.
+struct Window<'a> {
+    file: &'a dyn DiskFile,
+    at: u64,
+    bytes: Vec<u8>,
+}
+
+impl Window<'_> {
+    /// What is at `at`; shorter than `length` only where the file ends.
+    fn get(&mut self, at: u64, length: usize) -> io::Result<&[u8]> {
+        let end = at + length as u64;
+        if at < self.at || end > self.at + self.bytes.len() as u64 {
+            self.bytes.resize(length.max(WINDOW), 0);
+            let read = self.file.read_at(at, &mut self.bytes)?;
+            self.bytes.truncate(read);
+            self.at = at;
+        }
+        let from = (at - self.at) as usize;
+        let to = self.bytes.len().min(from + length);
+        Ok(&self.bytes[from..to])
+    }
+}
+
+/// Walks the file with `stamp`. Places that were taken and never written are skipped: groups are found wherever
+/// they begin, since no other bytes can carry this file's stamp.
+pub(crate) fn walk(file: &dyn DiskFile, stamp: u64, hasher: &Hasher) -> io::Result<Walk> {
+    let end = file.len()?;
+    let mut window = Window {
+        file,
+        at: 0,
+        bytes: Vec::new(),
+    };
+    let mut found = Walk {
+        tail: BLOCK,
+        ..Walk::default()
+    };
+    let mut at = BLOCK;
+    while at < end {
+        let head = window.get(at, GROUP_HEAD as usize)?;
+        let Ok(head) = GroupHead::decode(head, stamp, at) else {
+            at += BLOCK;
+            continue;
+        };
+        let whole = walk_group(&mut window, &head, hasher, &mut found)?;
+        // The length of a group that is not whole is as good as its head, which was.
+        let after = at.saturating_add(head.bytes);
+        if whole > 0 {
+            found.tail = after.min(end.next_multiple_of(BLOCK));
+        }
+        at = after;
+    }
+    Ok(found)
+}
+
+/// Returns how many of the group's records are whole.
+fn walk_group(
+    window: &mut Window<'_>,
+    head: &GroupHead,
+    hasher: &Hasher,
+    found: &mut Walk,
+) -> io::Result<u32> {
+    let (mut at, mut whole) = (head.at + GROUP_HEAD, 0);
+    for number in 0..head.records {
+        match read_record(window, head, at, hasher)? {
+            Ok((entry, intact)) => {
+                at = entry.layout.end();
+                if intact {
+                    found.entries.push(entry);
+                    whole += 1;
+                } else {
+                    found.broken += 1;
+                }
+            }
+            Err(_) => {
+                // Where the next one begins, nobody knows.
+                found.broken += u64::from(head.records - number);
+                break;
+            }
+        }
+    }
+    Ok(whole)
+}
+
+fn read_record(
+    window: &mut Window<'_>,
+    head: &GroupHead,
+    at: u64,
+    hasher: &Hasher,
+) -> io::Result<Result<(FooterEntry, bool), Flaw>> {
+    let fixed = window.get(at, FIXED)?;
+    let length = match Record::header_bytes(fixed, at) {
+        Ok(length) => length as usize,
+        Err(flaw) => return Ok(Err(flaw)),
+    };
+    if at + length as u64 > head.at.saturating_add(head.bytes) {
+        return Ok(Err(Flaw::Length));
+    }
+    let header = window.get(at, length)?.to_vec();
+    let record = match Record::decode(&header, at) {
+        Ok(record) if record.stamp == head.stamp => record,
+        Ok(_) => return Ok(Err(Flaw::Place)),
+        Err(flaw) => return Ok(Err(flaw)),
+    };
+    let layout = record.layout;
+    if layout.end() > head.at.saturating_add(head.bytes) {
+        return Ok(Err(Flaw::Length));
+    }
+    let value = window.get(layout.value_at(), layout.value_bytes as usize)?;
+    let intact = value.len() == layout.value_bytes as usize && record.verify(0, value).is_ok();
+    let entry = FooterEntry {
+        hash: hasher.hash(&record.name),
+        incarnation: record.incarnation,
+        layout,
+    };
+    Ok(Ok((entry, intact)))
+}

@@ -1,0 +1,275 @@
+//! Room for what is put: capacity, and what goes when there is none.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use crate::{
+    bucket::{Bucket, Stage},
+    config::Eviction,
+    counters::Counters,
+    error::{GcError, PutError},
+    format::{BLOCK, file_name::FileName, footer, group::Plan, tombstone::Tombstone},
+    index::Entry,
+    storage::Storage,
+};
+
+/// What is known of a bucket when one has to go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rank {
+    pub(crate) id: u32,
+    pub(crate) file_bytes: u64,
+    pub(crate) live_bytes: u64,
+    pub(crate) dead_bytes: u64,
+    /// Since it was read.
+    pub(crate) idle_ms: u64,
+}
+
+/// Room that was promised and is not in the files yet.
+pub(crate) struct Promise<'a> {
+    total: &'a AtomicU64,
+    bytes: u64,
+    /// What others were promised before.
+    others: u64,
+}
+
+impl<'a> Promise<'a> {
+    fn new(total: &'a AtomicU64, bytes: u64) -> Self {
+        let others = total.fetch_add(bytes, Ordering::AcqRel);
+        Self {
+            total,
+            bytes,
+            others,
+        }
+    }
+}
+
+impl Drop for Promise<'_> {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+/// The bucket that goes first.
+pub(crate) fn choose(policy: Eviction, buckets: &[Rank]) -> Option<u32> {
+    let first = match policy {
+        Eviction::None => None,
+        Eviction::Fifo => buckets.iter().min_by_key(|rank| rank.id),
+        Eviction::Lru => buckets
+            .iter()
+            .min_by_key(|rank| (u64::MAX - rank.idle_ms, rank.id)),
+        Eviction::CostAware => buckets.iter().min_by_key(|rank| {
+            // What it costs to lose a live byte falls with the time that nobody read one.
+            let warmth = (1 << 20) / (1 + rank.idle_ms / 1000);
+            let cost = u128::from(rank.live_bytes) * u128::from(warmth.max(1));
+            (cost * 1024 / u128::from(rank.file_bytes.max(1)), rank.id)
+        }),
+    };
+    first.map(|rank| rank.id)
+}
+
+impl Storage {
+    /// Whether a group may be written. Room that is missing is made, if the policy says so.
+    pub(crate) fn admit(&self, plan: &Plan, records: usize) -> Result<Promise<'_>, PutError> {
+        let needed_bytes = plan.bytes + (records * footer::ENTRY) as u64;
+        loop {
+            let promise = Promise::new(&self.promised, needed_bytes);
+            let used_bytes = self.used_bytes() + self.due_bytes() + promise.others;
+            let capacity_bytes = self.capacity_bytes();
+            if used_bytes.saturating_add(needed_bytes) <= capacity_bytes {
+                return Ok(promise);
+            }
+            drop(promise);
+            let room = needed_bytes <= capacity_bytes && self.evict_one().is_some();
+            if !room {
+                Counters::add(&self.counters.refused_full, records as u64);
+                return Err(PutError::Full {
+                    needed_bytes,
+                    used_bytes,
+                    capacity_bytes,
+                });
+            }
+        }
+    }
+
+    /// What the settings allow, or the file system, whichever is less.
+    fn capacity_bytes(&self) -> u64 {
+        let configured = self.config.capacity_bytes;
+        if self.config.reserve_bytes == 0 {
+            return configured;
+        }
+        match self.disk.space() {
+            Ok(space) => {
+                let more = space.free_bytes.saturating_sub(self.config.reserve_bytes);
+                configured.min(self.used_bytes().saturating_add(more))
+            }
+            // Unknown is neither full nor free.
+            Err(_) => configured,
+        }
+    }
+
+    /// What buckets that grow will still need for themselves.
+    fn due_bytes(&self) -> u64 {
+        let buckets = self.buckets.read();
+        let open = buckets.values().rev().take(4 * self.lanes.len());
+        let open = open.filter(|bucket| bucket.stage() != Stage::Sealed);
+        let footers =
+            open.map(|bucket| footer::bytes_of(bucket.records.load(Ordering::Relaxed)) + BLOCK);
+        // One that is about to be begun.
+        footers.sum::<u64>() + 2 * BLOCK
+    }
+
+    /// The buckets that could go, with what is known of them.
+    pub(crate) fn ranks(&self) -> Vec<Rank> {
+        let now = self.now_ms();
+        let buckets = self.buckets.read();
+        let sealed = buckets
+            .values()
+            .filter(|bucket| bucket.stage() == Stage::Sealed && !bucket.is_claimed());
+        let ranks = sealed.map(|bucket| Rank {
+            id: bucket.id,
+            file_bytes: bucket.file_bytes.load(Ordering::Relaxed),
+            live_bytes: bucket.live_bytes.load(Ordering::Relaxed),
+            dead_bytes: bucket.dead_bytes(),
+            idle_ms: now.saturating_sub(bucket.read_at.load(Ordering::Relaxed)),
+        });
+        ranks.collect()
+    }
+
+    /// Evicts one bucket, as the policy says; `None`: there is none.
+    fn evict_one(&self) -> Option<u32> {
+        loop {
+            let id = choose(self.config.eviction, &self.ranks())?;
+            match self.evict(id) {
+                Ok(_) => return Some(id),
+                // Somebody else has it, or made the room.
+                Err(GcError::Unavailable { .. }) => {}
+                Err(error) => {
+                    tracing::warn!(bucket = id, %error, "a bucket could not be evicted");
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Drops a sealed bucket with all that is alive in it; says how many records that were.
+    pub(crate) fn evict(&self, id: u32) -> Result<u64, GcError> {
+        let bucket = self.claim(id)?;
+        let gone = self.drop_bucket(&bucket);
+        if gone.is_err() {
+            bucket.unclaim();
+        }
+        let records = gone?;
+        Counters::add(&self.counters.evicted_buckets, 1);
+        Counters::add(&self.counters.evicted_records, records);
+        Ok(records)
+    }
+
+    /// Takes a sealed bucket for oneself.
+    pub(crate) fn claim(&self, id: u32) -> Result<Arc<Bucket>, GcError> {
+        let bucket = self
+            .bucket(id)
+            .filter(|bucket| bucket.stage() == Stage::Sealed);
+        let bucket = bucket.filter(|bucket| bucket.claim());
+        bucket.ok_or(GcError::Unavailable { bucket: id })
+    }
+
+    /// Removes a claimed bucket: first from sight, then from the disk, durably.
+    pub(crate) fn drop_bucket(&self, bucket: &Bucket) -> Result<u64, GcError> {
+        let leaving = self.leaving.begin();
+        // What is dead in other buckets since something here replaced it must stay so without this one.
+        self.log
+            .commit(&[], &self.pen())
+            .map_err(GcError::io("writing tombstones"))?;
+        let (mut records, mut gone) = (0, Vec::new());
+        if bucket.live_records.load(Ordering::Relaxed) > 0 {
+            let entries = bucket
+                .load_entries(&*self.disk)
+                .map_err(GcError::io("reading a footer"))?;
+            let entries: Vec<_> = entries
+                .iter()
+                .map(|entry| Entry::new(bucket.id, entry))
+                .collect();
+            for entry in &entries {
+                if self.index.purge(entry) {
+                    bucket.count_dead(entry.span());
+                    records += 1;
+                }
+            }
+            gone = entries;
+        }
+        if let Err(error) = self.unlink(bucket) {
+            // The file may outlive this, but nothing in it.
+            for entry in &gone {
+                self.log.note(Tombstone {
+                    bucket: u64::from(bucket.id),
+                    hash: entry.hash,
+                    incarnation: entry.incarnation,
+                });
+            }
+            return Err(error);
+        }
+        drop(leaving);
+        Ok(records)
+    }
+
+    /// Takes a bucket in which nothing is alive from the disk.
+    pub(crate) fn unlink(&self, bucket: &Bucket) -> Result<(), GcError> {
+        let names = [FileName::Sealed(bucket.id), FileName::Open(bucket.id)];
+        let removed = names.map(|name| self.disk.remove(&name.text()));
+        let failure = removed.into_iter().filter_map(Result::err);
+        let mut failure = failure.filter(|error| error.kind() != std::io::ErrorKind::NotFound);
+        if let Some(source) = failure.next() {
+            return Err(GcError::Io {
+                what: "removing a bucket",
+                source,
+            });
+        }
+        self.disk
+            .sync()
+            .map_err(GcError::io("syncing the directory"))?;
+        self.buckets.write().remove(&bucket.id);
+        self.set_file_bytes(bucket, 0);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rank(id: u32, live_bytes: u64, idle_ms: u64) -> Rank {
+        Rank {
+            id,
+            file_bytes: 1000,
+            live_bytes,
+            dead_bytes: 900 - live_bytes,
+            idle_ms,
+        }
+    }
+
+    #[test]
+    fn each_policy_has_its_own_first_victim() {
+        let buckets = [
+            rank(1, 900, 5_000),
+            rank(2, 900, 90_000),
+            rank(3, 10, 10_000),
+            rank(4, 900, 60_000),
+        ];
+        assert_eq!(choose(Eviction::None, &buckets), None);
+        assert_eq!(choose(Eviction::Fifo, &buckets), Some(1));
+        assert_eq!(choose(Eviction::Lru, &buckets), Some(2));
+        assert_eq!(
+            choose(Eviction::CostAware, &buckets),
+            Some(3),
+            "dead bytes first"
+        );
+        let alive = [buckets[0], buckets[3], buckets[1]];
+        assert_eq!(
+            choose(Eviction::CostAware, &alive),
+            Some(2),
+            "then the coldest"
+        );
+    }
+}

@@ -1,0 +1,283 @@
+//! The log of what is dead. Whoever waits for a tombstone shares the sync with all others who do.
+
+use std::{io, sync::Arc};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::{
+    control::Controls,
+    disk::{Disk, DiskFile, replace},
+    error::copy,
+    format::{
+        BLOCK,
+        file_name::FileName,
+        tombstone::{self, LogHead, Tombstone},
+    },
+    ids::{Ids, random},
+};
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct TombstoneLog {
+    storage: [u8; 16],
+    state: Mutex<State>,
+    done: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// What is to be written.
+    waiting: Vec<Tombstone>,
+    /// How many were ever added.
+    added: u64,
+    /// Of those, how many are durable.
+    durable: u64,
+    writing: bool,
+    /// Tries that failed, and up to where the last of them would have come.
+    failures: u64,
+    failure: Option<(u64, io::Error)>,
+    log: Option<Log>,
+    /// What all logs took when they were last rewritten.
+    trimmed_bytes: u64,
+}
+
+#[derive(Debug)]
+struct Log {
+    number: u32,
+    stamp: u64,
+    file: Arc<dyn DiskFile>,
+    bytes: u64,
+    frames: u64,
+}
+
+/// What the log writes with.
+pub(crate) struct Pen<'a> {
+    pub(crate) disk: &'a dyn Disk,
+    pub(crate) ids: &'a Ids,
+    pub(crate) controls: &'a Controls,
+}
+
+impl TombstoneLog {
+    pub(crate) fn new(storage: [u8; 16]) -> Self {
+        Self {
+            storage,
+            state: Mutex::default(),
+            done: Condvar::new(),
+        }
+    }
+
+    /// Adds what must be durable before anything is removed or reclaimed, but not now.
+    pub(crate) fn note(&self, tombstone: Tombstone) {
+        let mut state = self.state.lock();
+        state.waiting.push(tombstone);
+        state.added += 1;
+    }
+
+    /// How many wait for somebody who needs them.
+    pub(crate) fn waiting(&self) -> usize {
+        self.state.lock().waiting.len()
+    }
+
+    /// Returns once `tombstones`, and all that were added before, are durable.
+    pub(crate) fn commit(&self, tombstones: &[Tombstone], pen: &Pen<'_>) -> io::Result<()> {
+        let mut state = self.state.lock();
+        state.waiting.extend_from_slice(tombstones);
+        state.added += tombstones.len() as u64;
+        let ticket = state.added;
+        // What failed before is tried again.
+        let failures = state.failures;
+        loop {
+            if state.durable >= ticket {
+                return Ok(());
+            }
+            if state.failures > failures
+                && let Some((upto, error)) = &state.failure
+                && *upto >= ticket
+            {
+                return Err(copy(error));
+            }
+            if state.writing {
+                self.done.wait(&mut state);
+                continue;
+            }
+            state.writing = true;
+            let count = state.waiting.len().min(tombstone::MOST);
+            let batch: Vec<_> = state.waiting.drain(..count).collect();
+            let log = state.log.take();
+            drop(state);
+            let written = self.write(&batch, log, pen);
+            state = self.state.lock();
+            state.writing = false;
+            match written {
+                Ok(log) => {
+                    state.durable += count as u64;
+                    state.log = Some(log);
+                }
+                Err(error) => {
+                    // The next try begins a new file: in this one nobody knows what there is.
+                    let rest = std::mem::replace(&mut state.waiting, batch);
+                    state.waiting.extend(rest);
+                    state.failures += 1;
+                    state.failure = Some((state.durable + count as u64, error));
+                    if state.durable + (count as u64) < ticket {
+                        let (_, error) = state.failure.as_ref().expect("it was just put there");
+                        let error = copy(error);
+                        self.done.notify_all();
+                        return Err(error);
+                    }
+                }
+            }
+            self.done.notify_all();
+        }
+    }
+
+    fn write(&self, batch: &[Tombstone], log: Option<Log>, pen: &Pen<'_>) -> io::Result<Log> {
+        let mut log = match log {
+            Some(log) => log,
+            None => self.begin(&[], pen)?,
+        };
+        let frame = tombstone::encode(batch, log.stamp, log.frames);
+        let name = FileName::Tombstones(log.number);
+        // It counts from here on, whether or not it arrives.
+        let bytes = log.bytes + frame.len() as u64;
+        pen.controls.set(name, bytes);
+        let written = log
+            .file
+            .write_at(log.bytes, &[&frame])
+            .and_then(|()| log.file.sync());
+        if let Err(error) = written {
+            pen.controls.measure(name, &*log.file);
+            return Err(error);
+        }
+        log.bytes = bytes;
+        log.frames += 1;
+        Ok(log)
+    }
+
+    /// A new log that begins with `tombstones`.
+    fn begin(&self, tombstones: &[Tombstone], pen: &Pen<'_>) -> io::Result<Log> {
+        let number = pen.ids.take(pen.disk, pen.controls)?;
+        let head = LogHead {
+            storage: self.storage,
+            number,
+            stamp: random()?,
+        };
+        let mut content = head.encode();
+        let frames = tombstones.chunks(tombstone::MOST);
+        let count = frames.len() as u64;
+        for (number, frame) in frames.enumerate() {
+            content.extend(tombstone::encode(frame, head.stamp, number as u64));
+        }
+        let name = FileName::Tombstones(number);
+        replace(pen.disk, &name.text(), &content)?;
+        pen.controls.set(name, content.len() as u64);
+        Ok(Log {
+            number,
+            stamp: head.stamp,
+            file: pen.disk.open(&name.text())?,
+            bytes: content.len() as u64,
+            frames: count,
+        })
+    }
+
+    /// Puts `keep` in place of what all logs say, which are `old`. Nobody else uses the log meanwhile.
+    pub(crate) fn rewrite(&self, keep: &[Tombstone], old: &[u32], pen: &Pen<'_>) -> io::Result<()> {
+        let log = if keep.is_empty() {
+            None
+        } else {
+            Some(self.begin(keep, pen)?)
+        };
+        for number in old {
+            let name = FileName::Tombstones(*number);
+            pen.disk.remove(&name.text())?;
+            pen.controls.set(name, 0);
+        }
+        if !old.is_empty() {
+            pen.disk.sync()?;
+        }
+        self.state.lock().log = log;
+        Ok(())
+    }
+
+    /// Drops tombstones of buckets that are gone from the logs, if that is worth it.
+    pub(crate) fn trim(
+        &self,
+        worth_bytes: u64,
+        gone: impl Fn(u32) -> bool,
+        pen: &Pen<'_>,
+    ) -> io::Result<()> {
+        if pen.controls.log_bytes() < worth_bytes {
+            return Ok(());
+        }
+        let mut state = self.state.lock();
+        // What is as long for good reason is not rewritten again and again.
+        if pen.controls.log_bytes() < 2 * state.trimmed_bytes {
+            return Ok(());
+        }
+        while state.writing {
+            self.done.wait(&mut state);
+        }
+        state.writing = true;
+        state.log = None;
+        drop(state);
+        let numbers = pen.controls.logs();
+        let trimmed = numbers
+            .iter()
+            .map(|number| read_log(pen.disk, *number, self.storage))
+            .collect::<io::Result<Vec<_>>>()
+            .map(|logs| {
+                let mut all: Vec<_> = logs.into_iter().flatten().collect();
+                all.retain(|stone| !u32::try_from(stone.bucket).is_ok_and(&gone));
+                all.sort_unstable();
+                all.dedup();
+                all
+            });
+        let done = trimmed.and_then(|keep| self.rewrite(&keep, &numbers, pen));
+        let mut state = self.state.lock();
+        state.writing = false;
+        state.trimmed_bytes = pen.controls.log_bytes();
+        // After a failure a new log is begun: the old ones say only what is true, as many of them as are left.
+        self.done.notify_all();
+        done
+    }
+}
+
+/// Reads a log. A frame that was cut short by a crash was never acknowledged, and ends it; anything else that is
+/// wrong is an error of invalid data.
+pub(crate) fn read_log(
+    disk: &dyn Disk,
+    number: u32,
+    storage: [u8; 16],
+) -> io::Result<Vec<Tombstone>> {
+    let flawed = |flaw| io::Error::new(io::ErrorKind::InvalidData, flaw);
+    let bytes = crate::disk::read_all(disk, &FileName::Tombstones(number).text())?;
+    let head = LogHead::decode(&bytes).map_err(flawed)?;
+    if head.storage != storage || head.number != number {
+        return Err(flawed(crate::format::Flaw::Place));
+    }
+    let (mut all, mut at, mut frames) = (Vec::new(), BLOCK as usize, 0);
+    while at < bytes.len() {
+        match tombstone::decode(&bytes[at..], head.stamp) {
+            Ok((number, entries, length)) if number == frames => {
+                all.extend(entries);
+                at += length as usize;
+                frames += 1;
+            }
+            torn => {
+                let flaw = torn.err().unwrap_or(crate::format::Flaw::Place);
+                // Frames are written one at a time: one behind this says that this one was whole once.
+                let rest = at + BLOCK as usize;
+                let mut behind = (rest..bytes.len()).step_by(BLOCK as usize);
+                let damaged = behind.any(|at| {
+                    let later = tombstone::decode(&bytes[at..], head.stamp);
+                    later.is_ok_and(|(number, _, _)| number > frames)
+                });
+                if damaged {
+                    return Err(flawed(flaw));
+                }
+                break;
+            }
+        }
+    }
+    Ok(all)
+}

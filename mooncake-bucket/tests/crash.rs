@@ -1,0 +1,140 @@
+//! Power losses and process deaths at any step of a workload.
+
+mod common;
+
+use std::io::ErrorKind;
+
+use common::{Done, Oracle, check_accounting, open};
+use mooncake_bucket::SimDisk;
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+/// Several lives of one storage, each ended by a crash at a random step.
+fn lives(seed: u64) -> Done {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let (mut oracle, mut disk) = (Oracle::default(), SimDisk::new());
+    for life in 0..8 {
+        let note = format!("seed {seed}, life {life}");
+        disk.cut_power_at(rng.random_range(0..150));
+        if let Ok(backend) = open(&disk) {
+            if !disk.is_power_lost() {
+                oracle.done.found += oracle.check(&backend, true, &note).found;
+                check_accounting(&disk, &backend, &note);
+            }
+            // In some lives the disk fails now and then, and goes on.
+            let faulty = rng.random_range(0..3) == 0;
+            for _ in 0..rng.random_range(5..60) {
+                if faulty && rng.random_range(0..6) == 0 {
+                    let kind = [ErrorKind::Other, ErrorKind::StorageFull][rng.random_range(0..2)];
+                    disk.fail_at(disk.steps() + rng.random_range(0..12), kind);
+                }
+                oracle.step(&backend, &mut rng);
+                if disk.is_power_lost() {
+                    break;
+                }
+            }
+            if !disk.is_power_lost() {
+                oracle.done.found += oracle.check(&backend, false, &note).found;
+                if !faulty {
+                    check_accounting(&disk, &backend, &note);
+                }
+            }
+            oracle.done.add(&backend);
+            // A crash asks nobody: not even to seal.
+            if rng.random_range(0..4) > 0 {
+                disk.cut_power();
+            }
+        } else {
+            assert!(
+                disk.is_power_lost(),
+                "{note}: it opens unless the power fails"
+            );
+        }
+        oracle.done.crashes += u64::from(disk.is_power_lost());
+        disk = if rng.random_range(0..3) == 0 {
+            disk.after_process_death()
+        } else {
+            disk.after_power_loss(rng.random())
+        };
+    }
+    oracle.done
+}
+
+/// How many seeds, and from which on: `MOONCAKE_CRASH_SEEDS`, `MOONCAKE_CRASH_FIRST`.
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_and_nothing_removed_comes_back_after_any_crash() {
+    survive(number("MOONCAKE_CRASH_SEEDS").unwrap_or(1000));
+}
+
+#[test]
+#[ignore = "takes long"]
+fn nothing_is_lost_or_comes_back_in_a_hundred_thousand_workloads() {
+    survive(100_000);
+}
+
+fn survive(seeds: u64) {
+    let first = number("MOONCAKE_CRASH_FIRST").unwrap_or(0);
+    let begun = std::time::Instant::now();
+    let mut done = Done::default();
+    for seed in first..first + seeds {
+        done.sum(lives(seed));
+    }
+    println!("{seeds} seeds in {:?}: {done:?}", begun.elapsed());
+    let met = [
+        done.crashes,
+        done.found,
+        done.reopened,
+        done.transitions,
+        done.broken,
+        done.tombstones,
+        done.removed,
+        done.retired,
+        done.compacted,
+        done.moved,
+        done.evicted,
+    ];
+    assert!(
+        seeds < 200 || met.iter().all(|count| *count > 20),
+        "the workload meets everything: {done:?}"
+    );
+}
+
+/// The same workload, cut at each of its steps, and found in several states after each.
+#[test]
+fn a_cut_at_every_write_sync_and_rename_is_survived() {
+    for seed in 0..3 {
+        let mut cut = 0;
+        loop {
+            let mut rng = StdRng::seed_from_u64(seed);
+            let (mut oracle, disk) = (Oracle::default(), SimDisk::new());
+            disk.cut_power_at(cut);
+            if let Ok(backend) = open(&disk) {
+                for _ in 0..40 {
+                    if disk.is_power_lost() {
+                        break;
+                    }
+                    oracle.step(&backend, &mut rng);
+                }
+            }
+            let through = !disk.is_power_lost();
+            let note = format!("seed {seed}, cut {cut}");
+            let after = disk.after_power_loss(cut);
+            let backend = open(&after).unwrap_or_else(|error| panic!("{note}: {error:?}"));
+            oracle.check(&backend, true, &note);
+            check_accounting(&after, &backend, &note);
+            // What the start has done is durable as well.
+            drop(backend);
+            let after = after.after_power_loss(cut + 1);
+            let backend = open(&after).unwrap_or_else(|error| panic!("{note}: {error:?}"));
+            oracle.check(&backend, true, &note);
+            if through {
+                break;
+            }
+            cut += 1;
+        }
+        assert!(cut > 50, "the workload has steps: {cut}");
+    }
+}

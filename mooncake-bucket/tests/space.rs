@@ -1,0 +1,420 @@
+//! Where bytes go: capacity, full disks, eviction, collection.
+#![expect(clippy::unwrap_used, reason = "the helpers below are part of tests")]
+
+use std::{sync::Arc, time::Duration};
+
+use mooncake_bucket::{
+    BucketConfig, BucketGcWorker, BucketStorageBackend, CandidateKind, Disk, Eviction, GcConfig,
+    Incarnation, Name, OpenOptions, Put, PutError, Removal, Retry, SimDisk,
+};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+fn config() -> BucketConfig {
+    let mut config = BucketConfig::default();
+    config.bucket_bytes = 256 << 10;
+    config.housekeeping = false;
+    config
+}
+
+fn open(disk: &SimDisk, config: BucketConfig) -> BucketStorageBackend {
+    OpenOptions::new(config)
+        .open_on(Arc::new(disk.clone()))
+        .unwrap()
+}
+
+fn life(seq: u64) -> Incarnation {
+    Incarnation::new(1, seq)
+}
+
+fn put(backend: &BucketStorageBackend, key: u64, bytes: usize) -> Result<(), PutError> {
+    let (text, value) = (key.to_string(), vec![key as u8; bytes]);
+    backend
+        .put(Put::new(Name::key(&text), life(key), &value))
+        .map(drop)
+}
+
+fn here(backend: &BucketStorageBackend, key: u64) -> bool {
+    backend.get(Name::key(&key.to_string()), None).is_ok()
+}
+
+fn remove(backend: &BucketStorageBackend, keys: &[u64]) {
+    let texts: Vec<_> = keys.iter().map(u64::to_string).collect();
+    let removals: Vec<_> = keys
+        .iter()
+        .zip(&texts)
+        .map(|(key, text)| Removal {
+            name: Name::key(text),
+            incarnation: life(*key),
+        })
+        .collect();
+    assert!(backend.mark_removed(&removals).iter().all(Result::is_ok));
+}
+
+fn measured(disk: &SimDisk) -> u64 {
+    disk.list().unwrap().iter().map(|file| file.bytes).sum()
+}
+
+#[test]
+fn small_records_in_batches_cost_less_than_eight_per_cent() {
+    let disk = SimDisk::new();
+    let backend = open(&disk, BucketConfig::default());
+    let value = vec![3; 4096];
+    for batch in 0..80u64 {
+        let keys: Vec<_> = (0..128)
+            .map(|number| format!("{:032x}/layer/{number:03}", batch))
+            .collect();
+        let puts: Vec<_> = keys
+            .iter()
+            .map(|key| Put::new(Name::key(key), life(batch), &value))
+            .collect();
+        assert!(backend.put_batch(&puts).iter().all(Result::is_ok));
+    }
+    backend.seal();
+    let payload = 80.0 * 128.0 * 4096.0;
+    let overhead = measured(&disk) as f64 / payload - 1.0;
+    println!("overhead {:.2} %", overhead * 100.0);
+    assert!(overhead <= 0.08, "{overhead}");
+}
+
+#[test]
+fn the_capacity_is_kept_and_a_put_that_does_not_fit_is_refused() {
+    let disk = SimDisk::new();
+    let mut config = config();
+    config.capacity_bytes = 1 << 20;
+    let backend = open(&disk, config);
+    let mut stored = 0;
+    let refused = loop {
+        match put(&backend, stored, 10_000) {
+            Ok(()) => stored += 1,
+            Err(error) => break error,
+        }
+        assert!(measured(&disk) <= 1 << 20);
+    };
+    assert!(matches!(refused, PutError::Full { .. }), "{refused:?}");
+    assert_eq!(refused.retry(), Retry::Later);
+    assert!(stored > 60, "{stored} of 100 fit");
+    backend.seal();
+    assert!(measured(&disk) <= 1 << 20, "its footers had their room");
+    // Removing makes no room by itself; collecting does.
+    let all: Vec<_> = (0..stored).collect();
+    remove(&backend, &all);
+    for candidate in backend.gc_candidates(&GcConfig::default()) {
+        assert_eq!(candidate.kind, CandidateKind::Dead);
+        backend.retire_bucket(candidate.bucket).unwrap();
+    }
+    put(&backend, 1000, 10_000).unwrap();
+}
+
+#[test]
+fn with_a_policy_puts_make_their_own_room() {
+    for policy in [Eviction::Fifo, Eviction::Lru, Eviction::CostAware] {
+        let disk = SimDisk::new();
+        let mut config = config();
+        config.capacity_bytes = 2 << 20;
+        config.eviction = policy;
+        let backend = open(&disk, config);
+        for key in 0..1000 {
+            put(&backend, key, 10_000).unwrap();
+            assert!(measured(&disk) <= 2 << 20, "{policy:?}");
+        }
+        let kept = (0..1000).filter(|key| here(&backend, *key)).count() as u64;
+        assert_eq!(kept, backend.len());
+        assert!(kept > 100, "{policy:?} keeps {kept}");
+        assert!(here(&backend, 999));
+        let counts = backend.counts();
+        assert_eq!(counts.evicted_records, 1000 - kept);
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_answer_and_what_was_stored_stays() {
+    let disk = SimDisk::new();
+    disk.set_capacity(Some(1 << 20));
+    let backend = open(&disk, config());
+    let mut stored = Vec::new();
+    for key in 0..200 {
+        match put(&backend, key, 10_000) {
+            Ok(()) => stored.push(key),
+            Err(PutError::Io(error)) => assert_eq!(error.kind(), std::io::ErrorKind::StorageFull),
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+    assert!(stored.len() > 50 && stored.len() < 110, "{}", stored.len());
+    assert!(stored.iter().all(|key| here(&backend, *key)));
+    // The operator gives it more.
+    disk.set_capacity(None);
+    put(&backend, 1000, 10_000).unwrap();
+    backend.seal();
+    backend.maintain();
+    let accounting = backend.accounting();
+    assert_eq!(
+        accounting.buckets, accounting.sealed_buckets,
+        "what could not be sealed is, once there is room"
+    );
+    assert_eq!(accounting.file_bytes, measured(&disk), "{accounting:?}");
+    drop(backend);
+    let backend = open(&disk, config());
+    assert!(stored.iter().all(|key| here(&backend, *key)));
+    let accounting = backend.accounting();
+    assert_eq!(accounting.file_bytes, measured(&disk), "{accounting:?}");
+}
+
+#[test]
+fn a_compaction_keeps_what_is_alive_and_gives_the_rest_back() {
+    let disk = SimDisk::new();
+    let backend = open(&disk, config());
+    for key in 0..200 {
+        put(&backend, key, 10_000).unwrap();
+    }
+    backend.seal();
+    let dead: Vec<_> = (0..200).filter(|key| key % 4 != 0).collect();
+    remove(&backend, &dead);
+    let before = measured(&disk);
+    let found = backend.gc_candidates(&GcConfig::default());
+    assert!(
+        found
+            .iter()
+            .all(|candidate| candidate.kind == CandidateKind::Sparse)
+            && found.len() >= 8
+    );
+    let ids: Vec<_> = found
+        .iter()
+        .take(3)
+        .map(|candidate| candidate.bucket)
+        .collect();
+    let report = backend.compact_buckets(&ids).unwrap();
+    assert_eq!((report.buckets, report.lost_records), (3, 0));
+    assert!(report.moved_records >= 12, "{report:?}");
+    assert!(measured(&disk) < before - 300_000, "{report:?}");
+    for key in 0..200 {
+        assert_eq!(here(&backend, key), key % 4 == 0, "{key}");
+    }
+    drop(backend);
+    let backend = open(&disk, config());
+    for key in 0..200 {
+        assert_eq!(here(&backend, key), key % 4 == 0, "{key}");
+    }
+}
+
+/// With random removals a byte is written `1 / (1 - T)` times, T being the part alive at which a bucket is rewritten.
+#[test]
+fn random_removals_cost_no_more_writing_than_the_threshold_says() {
+    let disk = SimDisk::new();
+    let mut config = config();
+    config.bucket_bytes = 512 << 10;
+    let backend = open(&disk, config);
+    let mut gc = GcConfig::default();
+    gc.live_fraction = 0.5;
+    let mut rng = StdRng::seed_from_u64(1);
+    let mut alive: Vec<u64> = Vec::new();
+    for key in 0..20_000u64 {
+        put(&backend, key, 3000).unwrap();
+        alive.push(key);
+        if alive.len() > 2000 {
+            let gone = alive.swap_remove(rng.random_range(0..alive.len()));
+            remove(&backend, &[gone]);
+        }
+        if key % 50 == 0 {
+            for candidate in backend.gc_candidates(&gc) {
+                if candidate.kind == CandidateKind::Dead {
+                    backend.retire_bucket(candidate.bucket).unwrap();
+                } else {
+                    backend.compact_buckets(&[candidate.bucket]).unwrap();
+                }
+            }
+        }
+    }
+    let counts = backend.counts();
+    let amplification = (counts.put_bytes + counts.moved_bytes) as f64 / counts.put_bytes as f64;
+    println!("written {amplification:.2} times, {counts:?}");
+    assert!(counts.compacted_buckets > 20, "{counts:?}");
+    assert!(
+        amplification <= 1.1 / (1.0 - gc.live_fraction),
+        "{amplification}"
+    );
+    assert!(alive.iter().all(|key| here(&backend, *key)));
+}
+
+#[test]
+fn the_log_of_tombstones_shrinks_once_what_it_is_about_is_gone() {
+    let disk = SimDisk::new();
+    let mut config = config();
+    config.bucket_records = 100_000;
+    config.bucket_bytes = 16 << 20;
+    let backend = open(&disk, config.clone());
+    let keep: Vec<u64> = vec![1_000_000];
+    put(&backend, keep[0], 10).unwrap();
+    backend.seal();
+    for round in 0..4u64 {
+        let keys: Vec<u64> = (0..40_000).map(|number| round * 40_000 + number).collect();
+        let texts: Vec<_> = keys.iter().map(u64::to_string).collect();
+        let puts: Vec<_> = keys
+            .iter()
+            .zip(&texts)
+            .map(|(key, text)| Put::new(Name::key(text), life(*key), b"v"))
+            .collect();
+        assert!(backend.put_batch(&puts).iter().all(Result::is_ok));
+        backend.seal();
+        remove(&backend, &keys);
+    }
+    let logs = || -> u64 {
+        let files = disk.list().unwrap().into_iter();
+        files
+            .filter(|file| file.name.ends_with(".tombstones"))
+            .map(|file| file.bytes)
+            .sum()
+    };
+    assert!(logs() > 6 << 20, "{}", logs());
+    backend.maintain();
+    assert!(logs() > 6 << 20, "all of it is needed: {}", logs());
+    for candidate in backend.gc_candidates(&GcConfig::default()) {
+        backend.retire_bucket(candidate.bucket).unwrap();
+    }
+    // Twice as long as it was when all was needed, and then it is looked at again.
+    let keys: Vec<u64> = (200_000..400_000).collect();
+    let texts: Vec<_> = keys.iter().map(u64::to_string).collect();
+    let puts: Vec<_> = keys
+        .iter()
+        .zip(&texts)
+        .map(|(key, text)| Put::new(Name::key(text), life(*key), b"v"))
+        .collect();
+    assert!(backend.put_batch(&puts).iter().all(Result::is_ok));
+    remove(&backend, &keys);
+    backend.seal();
+    for candidate in backend.gc_candidates(&GcConfig::default()) {
+        backend.retire_bucket(candidate.bucket).unwrap();
+    }
+    backend.maintain();
+    assert!(logs() < 1 << 20, "{}", logs());
+    let accounting = backend.accounting();
+    assert_eq!(accounting.file_bytes, measured(&disk));
+    drop(backend);
+    let backend = open(&disk, config);
+    assert_eq!(backend.len(), 1);
+    assert!(here(&backend, keep[0]));
+}
+
+#[test]
+fn what_dies_together_lies_together_and_goes_without_a_copy() {
+    let disk = SimDisk::new();
+    let backend = open(&disk, config());
+    let texts: Vec<_> = (0..400u64).map(|key| key.to_string()).collect();
+    let value = vec![3; 5000];
+    for (key, text) in texts.iter().enumerate() {
+        let put = Put::new(Name::key(text), life(key as u64), &value);
+        backend.put(put.group(key as u64 % 2)).unwrap();
+    }
+    backend.seal();
+    let ended: Vec<u64> = (0..400).filter(|key| key % 2 == 1).collect();
+    remove(&backend, &ended);
+    let found = backend.gc_candidates(&GcConfig::default());
+    assert!(found.len() >= 3, "{found:?}");
+    for candidate in found {
+        assert_eq!(candidate.kind, CandidateKind::Dead, "{candidate:?}");
+        backend.retire_bucket(candidate.bucket).unwrap();
+    }
+    assert_eq!(backend.accounting().dead_bytes, 0);
+    assert_eq!(backend.counts().moved_bytes, 0);
+    assert!((0..400).all(|key| here(&backend, key) == (key % 2 == 0)));
+}
+
+#[test]
+fn a_worker_collects_by_itself_and_one_that_is_stopped_in_the_middle_loses_nothing() {
+    let disk = SimDisk::new();
+    let backend = open(&disk, config());
+    for key in 0..200 {
+        put(&backend, key, 10_000).unwrap();
+    }
+    backend.seal();
+    let dead: Vec<_> = (0..200).filter(|key| key % 4 != 0 || *key < 60).collect();
+    remove(&backend, &dead);
+    let alive = |backend: &BucketStorageBackend| {
+        assert!((0..200).all(|key| here(backend, key) != dead.contains(&key)));
+    };
+    // At this pace the first compaction takes hours.
+    let mut gc = GcConfig::default();
+    gc.bytes_per_second = 10;
+    gc.interval = Duration::from_millis(1);
+    let worker = BucketGcWorker::start(&backend, gc).unwrap();
+    while backend.counts().retired_buckets < 2 {
+        std::thread::yield_now();
+    }
+    worker.stop_and_join();
+    assert_eq!(backend.counts().compacted_buckets, 0);
+    alive(&backend);
+    let accounting = backend.accounting();
+    assert_eq!(accounting.file_bytes, measured(&disk), "{accounting:?}");
+    assert!(
+        disk.list()
+            .unwrap()
+            .iter()
+            .all(|file| !file.name.ends_with(".target"))
+    );
+
+    gc.bytes_per_second = 0;
+    gc.operations_per_second = 0;
+    gc.interval = Duration::from_secs(3600);
+    let worker = BucketGcWorker::start(&backend, gc).unwrap();
+    let left = || worker.scan_candidates().into_iter().next();
+    while let Some(candidate) = left() {
+        // The thread may have been sooner.
+        let _done_or_taken = worker.compact(&candidate);
+    }
+    worker.stop_and_join();
+    assert!(backend.counts().compacted_buckets > 0);
+    alive(&backend);
+    drop(backend);
+    alive(&open(&disk, config()));
+}
+
+#[test]
+fn a_bucket_that_is_old_is_sealed_without_anybody_asking() {
+    let disk = SimDisk::new();
+    let mut config = config();
+    config.housekeeping = true;
+    config.bucket_age = Duration::from_millis(1);
+    let backend = open(&disk, config);
+    put(&backend, 1, 100).unwrap();
+    while backend.sealed_buckets().is_empty() {
+        std::thread::yield_now();
+    }
+    assert!(here(&backend, 1));
+    put(&backend, 2, 100).unwrap();
+    assert!(here(&backend, 2));
+}
+
+#[test]
+fn a_storage_that_goes_does_not_wait_for_its_worker_nor_leave_it_behind() {
+    let disk = SimDisk::new();
+    let backend = open(&disk, config());
+    for key in 0..50 {
+        put(&backend, key, 10_000).unwrap();
+    }
+    backend.seal();
+    remove(&backend, &(0..30).collect::<Vec<_>>());
+    let mut gc = GcConfig::default();
+    gc.live_fraction = 1.0;
+    gc.bytes_per_second = 10;
+    gc.interval = Duration::from_millis(1);
+    let worker = BucketGcWorker::start(&backend, gc).unwrap();
+    while !disk
+        .list()
+        .unwrap()
+        .iter()
+        .any(|file| file.name.ends_with(".target"))
+    {
+        std::thread::yield_now();
+    }
+    drop(backend);
+    // The worker is in the middle of something, which it undoes before the directory is anybody else's.
+    let backend = loop {
+        match OpenOptions::new(config()).open_on(Arc::new(disk.clone())) {
+            Ok(backend) => break backend,
+            Err(error) => assert_eq!(error.retry(), Retry::Later, "{error:?}"),
+        }
+        std::thread::yield_now();
+    };
+    assert!((0..50).all(|key| here(&backend, key) == (key >= 30)));
+    assert!(worker.scan_candidates().is_empty());
+    worker.stop_and_join();
+}
