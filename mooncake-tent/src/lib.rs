@@ -87,6 +87,7 @@ pub mod shm;
 #[cfg(any(feature = "tcp", feature = "host"))]
 mod spin;
 pub mod spray;
+pub mod staging;
 mod stripes;
 mod sync;
 #[cfg(feature = "tcp")]
@@ -124,6 +125,7 @@ pub use segment::{
 };
 #[cfg(feature = "host")]
 pub use shm::ShmTransport;
+pub use staging::{StagingConfig, StagingTransport};
 #[cfg(feature = "tcp")]
 pub use tcp::{TcpConfig, TcpTransport};
 pub use time::Time;

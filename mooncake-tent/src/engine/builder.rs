@@ -200,6 +200,7 @@ impl TentEngineBuilder {
             tasks: Arc::new(TaskSlab::with_failovers(self.attempts.failovers)),
             buffers: Arc::new(BufferTable::new()),
             arrivals: ArrivalBook::new(self.arrivals),
+            staging: Arc::default(),
         };
         // One that was added like any other link takes its place.
         let missing = || !self.loader.wants(loopback::NAME);

@@ -90,6 +90,8 @@ impl fmt::Display for Merit {
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each variant's line names its fields")]
 pub enum Exclusion {
+    /// It has other links carry the bytes, and one of these can go there directly.
+    Detour { direct: String },
     /// It cannot keep to the devices that may be used.
     DevicesUnchosen,
     /// It does not do this operation.
@@ -123,6 +125,7 @@ pub enum Exclusion {
 impl fmt::Display for Exclusion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Detour { direct } => write!(f, "{direct} goes there directly"),
             Self::DevicesUnchosen => f.write_str("cannot keep to a set of devices"),
             Self::Incapable => f.write_str("cannot do this operation"),
             Self::NoDevice { permitted } => write!(f, "has none of the devices {permitted}"),
