@@ -147,7 +147,11 @@ impl Job {
 
     /// A piece failed, so that the rest need not be moved.
     pub(super) fn fail(&self, error: TransferError) {
-        self.finish_with(&End::Failed(error));
+        // Whatever is given up at the deadline is given up for it.
+        self.finish_with(&match self.deadline <= Instant::now() {
+            true => End::TimedOut,
+            false => End::Failed(error),
+        });
     }
 
     fn finish_with(&self, end: &End) {
@@ -213,6 +217,11 @@ impl Job {
                 () = tokio::time::sleep_until(patience.into()), if grace.is_some() && !self.is_told() => {
                     self.told.store(true, Ordering::Release);
                     let outcome = self.outcome(false);
+                    if self.op == Op::Write {
+                        // Lanes that read it still have leases of their own, and begin nothing.
+                        self.local.lock().clear();
+                        self.staging.tasks.release_source(self.task);
+                    }
                     self.staging.tasks.finish(self.task, outcome, false);
                 }
             }

@@ -344,14 +344,17 @@ impl Lane {
     async fn until_quiet(&mut self) {
         let Some(held) = self.held.take() else { return };
         let job = &self.job;
-        // It begins no copy once the lease is over, and one copy does not take as long.
-        let over = held.heard + held.lease.saturating_mul(2);
+        // It begins no copy once the lease is over, and one copy does not take as long. That is said of
+        // a peer that is out of reach; one that answers knows better.
+        let silent = |since: Instant| since + held.lease.saturating_mul(2);
+        let mut over = silent(held.heard).max(after(held.lease));
         let mut pause = FIRST;
         while Instant::now() < over {
             let request = release(job.peer(), held.ticket, false);
             let until = over.min(after(ANSWER));
             match job.staging.ask(&job.segment, request, until).await {
                 Said::Done(_) | Said::NoTicket | Said::Not(Reason::OtherIncarnation) => return,
+                Said::NotQuiet => over = silent(Instant::now()),
                 _ => {}
             }
             tokio::time::sleep_until(over.min(after(pause)).into()).await;
