@@ -276,9 +276,24 @@ impl Lane {
                 heard: Instant::now(),
             });
             let request = job.question(step, held.ticket, piece);
+            let ticket = held.ticket;
+            let (asking, stop) = (Arc::clone(&job), Arc::clone(&job));
+            let mut asked = job.staging.runtime.spawn(async move {
+                let staging = &asking.staging;
+                let asked = staging.ask(&asking.segment, request, asking.deadline);
+                asked.await
+            });
             let said = tokio::select! {
-                said = job.staging.ask(&job.segment, request, job.deadline) => said,
-                () = job.stopped() => return Err(Break::Stopped),
+                said = &mut asked => said.unwrap_or_else(|_| Said::Lost("given up".to_owned())),
+                () = job.stopped() => {
+                    // It may still come to have a slot, which is given back then and not before.
+                    self.held = None;
+                    job.staging.runtime.spawn(async move {
+                        let _answered = asked.await;
+                        stop.staging.give_back(&stop.segment, stop.peer(), ticket, true);
+                    });
+                    return Err(Break::Stopped);
+                }
             };
             match said {
                 Said::Done(answer) => {
