@@ -129,7 +129,26 @@ mod staging {
         conformance_tests!(fixture);
     }
 
-    /// One slot at each end, and one piece at a time.
+    /// The link below breaks things.
+    mod over_chaos {
+        use super::*;
+
+        async fn fixture() -> Fixture {
+            let chaos = Chaos::new(ShmTransport::default(), Mischief::all(9));
+            let initiator = TentEngine::builder().patience(PATIENCE).transport(chaos);
+            let initiator = initiator.transport(StagingTransport::new(config()));
+            let initiator = initiator.build().await.unwrap();
+            let mut theirs = config();
+            theirs.lease = PATIENCE;
+            let target = staged(ShmTransport::default(), theirs).await;
+            let fixture = Fixture::new(initiator, target).with_faults();
+            fixture.with_locations("fake:0", "fake:1")
+        }
+
+        conformance_tests!(fixture);
+    }
+
+    /// One slot there, and pieces of an odd size.
     mod narrow_at_their_end {
         use super::*;
 
