@@ -39,7 +39,7 @@
 //! # Layers
 //!
 //! [`TentEngine`] (what callers see) → [`admission`] (when) and [`selector`] (over which link; both
-//! pure) → [`transport`] (what a link must implement) → [`tcp`], [`shm`], [`cma`], [`mod@file`], [`loopback`]. Each layer knows only
+//! pure) → [`transport`] (what a link must implement) → [`tcp`], [`shm`], [`cma`], [`mod@file`], [`loopback`], [`staging`]. Each layer knows only
 //! those to its right.
 //!
 //! A link over several devices shares its slices among them with [`spray`], learns with [`rail`] which

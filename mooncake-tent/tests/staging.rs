@@ -604,6 +604,119 @@ async fn transfers_end_when_their_peer_goes() {
     }
 }
 
+/// The same address, and another life behind it.
+#[tokio::test(flavor = "multi_thread")]
+async fn law_07_another_life_of_the_peer_gets_nothing_that_was_meant_for_the_former() {
+    let ground = Ground::new(300_000).await;
+    let old = place(&ground.remote, 0);
+    let Ground {
+        engine,
+        owner,
+        local,
+        remote,
+        segment,
+        ..
+    } = ground;
+    let listen = owner.control_address().unwrap().parse().unwrap();
+    let known = owner.incarnation();
+    owner.shutdown(BUDGET).await.unwrap();
+    drop((remote, owner));
+    let builder = TentEngine::builder().transport(TcpTransport::default());
+    let link = StagingTransport::new(config().mover("fake", PlainMover));
+    let owner = builder
+        .transport(link)
+        .listen(listen)
+        .build()
+        .await
+        .unwrap();
+    assert_ne!(owner.incarnation(), known);
+    let remote = at(&owner, FAKE, 300_000, Permission::PeersReadWrite).await;
+    let request = Request::write(local.all().unwrap(), &segment, old);
+    let outcome = once(&engine, request).await;
+    assert!(!outcome.is_completed(), "{outcome:?}");
+    assert_same(&bytes(&remote, 0, 300_000), &vec![0; 300_000], "there");
+    local.memory().write_at(0, &pattern(1, 300_000));
+    let request = Request::write(local.all().unwrap(), &segment, place(&remote, 0));
+    let outcome = once(&engine, request).await;
+    assert!(outcome.is_completed(), "{outcome:?}");
+    assert_same(&bytes(&remote, 0, 300_000), &pattern(1, 300_000), "there");
+}
+
+const CHILD: &str = "STAGING_TEST_CHILD";
+
+/// Part of the test below, in a process of its own.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a parent"]
+async fn an_owner() {
+    if std::env::var(CHILD).is_err() {
+        return;
+    }
+    let engine = staged(config().mover("fake", PlainMover)).await;
+    let _offered = at(&engine, FAKE, 4 << 20, Permission::PeersReadWrite).await;
+    println!("offers {}", engine.segment_name());
+    tokio::time::sleep(Duration::from_secs(60)).await;
+}
+
+/// Ends the process that it stands for.
+struct Owner(std::process::Child);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let _gone = self.0.kill();
+        let _reaped = self.0.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_is_killed_ends_its_transfers_and_costs_no_slot() {
+    use std::io::{BufRead, BufReader};
+
+    const LEN: usize = 4 << 20;
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "an_owner", "--ignored", "--nocapture"])
+        .env(CHILD, "1")
+        .stdout(std::process::Stdio::piped())
+        .spawn();
+    let mut owner = Owner(child.unwrap());
+    let lines = BufReader::new(owner.0.stdout.take().unwrap()).lines();
+    let mut names = lines.map_while(Result::ok).filter_map(|line| {
+        let (_, name) = line.split_once("offers ")?;
+        Some(name.to_owned())
+    });
+    let name = names.next().expect("it says what it offers");
+    let engine = staged(config().mover("fake", PlainMover)).await;
+    let local = at(&engine, FAKE, LEN, Permission::Local).await;
+    let segment = engine.open_segment(&name, BUDGET).await.unwrap();
+    let descriptor = segment.descriptor();
+    let remote = descriptor.buffers().next().unwrap();
+    let to = RemoteRange::Registered {
+        registration: remote.registration,
+        generation: Some(remote.generation),
+        offset: 0,
+    };
+    let deadline = || Instant::now() + Duration::from_secs(3);
+    let write = || Request::write(local.all().unwrap(), &segment, to).deadline(deadline());
+    let read = || Request::read(local.all().unwrap(), &segment, to).deadline(deadline());
+    local.memory().write_at(0, &pattern(1, LEN));
+    assert!(once(&engine, write()).await.is_completed());
+    local.memory().write_at(0, &pattern(2, LEN));
+    assert!(once(&engine, read()).await.is_completed());
+    assert_same(&bytes(&local, 0, LEN), &pattern(1, LEN), "what was written");
+    let batch = submit(&engine, (0..8).flat_map(|_| [write(), read()]).collect());
+    eventually("it has begun", || slots(&engine) > 0).await;
+    owner.0.kill().unwrap();
+    terminal(&batch).await;
+    quiescent(&batch).await;
+    for i in 0..16 {
+        let outcome = batch.outcome(i).unwrap();
+        assert!(!outcome.is_cancelled(), "{outcome:?}");
+    }
+    drop(batch);
+    eventually("all slots come back", || slots(&engine) == 0).await;
+    engine.unregister_memory(local, BUDGET).await.unwrap();
+    engine.shutdown(BUDGET).await.unwrap();
+}
+
 /// The way to a peer's control service is cut while the peer copies.
 #[cfg(feature = "conformance")]
 #[tokio::test(flavor = "multi_thread")]
@@ -651,6 +764,28 @@ async fn a_shutdown_ends_what_is_under_way_or_says_that_it_cannot() {
     assert!(batch.is_quiescent());
     let late = ground.request(Op::Write, 0..1);
     assert!(!once(&ground.engine, late).await.is_completed());
+}
+
+/// Whoever names memory that it has not been told of yet takes it for ordinary memory, and learns.
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_that_is_not_known_yet_is_found_to_be_staged() {
+    let ground = Ground::new(4096).await;
+    let plain = at(&ground.engine, "*", 200_000, Permission::Local).await;
+    let fake = at(&ground.engine, FAKE, 200_000, Permission::Local).await;
+    for local in [&plain, &fake] {
+        for round in 0..4 {
+            let remote = at(&ground.owner, FAKE, 200_000, Permission::PeersReadWrite).await;
+            local.memory().write_at(0, &pattern(round, 200_000));
+            let to = place(&remote, 0);
+            let write = Request::write(local.all().unwrap(), &ground.segment, to);
+            let outcome = once(&ground.engine, write).await;
+            assert!(outcome.is_completed(), "{outcome:?}");
+            let there = bytes(&remote, 0, 200_000);
+            assert_same(&there, &pattern(round, 200_000), "there");
+        }
+    }
+    drop((plain, fake));
+    ground.close().await;
 }
 
 /// Asks like a peer, by hand.

@@ -227,8 +227,12 @@ impl BufferTable {
     ) -> Result<BufferLease, Refusal> {
         let buffers = self.shard(id).load();
         let buffer = buffers.get(&id).ok_or(Refusal::UnknownRegistration)?;
-        if !access.is_allowed(buffer.permission()) || !reaches(buffer) {
+        if !access.is_allowed(buffer.permission()) {
             return Err(Refusal::Permission);
+        }
+        if !reaches(buffer) {
+            // Fresh knowledge of it leads to a link that does.
+            return Err(Refusal::UnknownRegistration);
         }
         let lease = buffer.lease(Some(generation));
         lease.map_err(|_| Refusal::StaleGeneration)
@@ -302,7 +306,7 @@ mod tests {
         let (id, generation) = (buffer.id(), buffer.generation());
         for access in [Access::Read, Access::Write] {
             let plain = table.admit(id, generation, 0..1, access);
-            assert_eq!(plain.unwrap_err(), Refusal::Permission);
+            assert_eq!(plain.unwrap_err(), Refusal::UnknownRegistration);
             assert!(
                 table
                     .admit_of_any_kind(id, generation, 0..1, access)

@@ -12,7 +12,7 @@ use smallvec::{SmallVec, smallvec};
 use super::{
     ask::{Said, failure, release},
     job::Job,
-    mover::{Pairs, copy},
+    mover::Pairs,
     slots::Slot,
 };
 use crate::{
@@ -171,7 +171,7 @@ impl Lane {
             return Err(Break::Stopped);
         }
         let mover = self.job.mover.as_ref().expect("only then it is copied");
-        let copied = copy(mover, pairs).await;
+        let copied = self.job.staging.copies.run(mover, pairs).await;
         copied.map_err(|why| self.failed(Reason::Mover(format!("here: {why}").into()), Stage::Move))
     }
 
@@ -362,7 +362,7 @@ impl Lane {
         // It begins no copy once the lease is over, and one copy does not take as long. That is said of
         // a peer that is out of reach; one that answers knows better.
         let silent = |since: Instant| since + held.lease.saturating_mul(2);
-        let mut over = silent(held.heard).max(after(held.lease));
+        let mut over = silent(held.heard).max(after(held.lease.max(ANSWER / 20)));
         let mut pause = FIRST;
         while Instant::now() < over {
             let request = release(job.peer(), held.ticket, false);

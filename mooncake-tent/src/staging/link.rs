@@ -17,6 +17,7 @@ use super::{
     NAME, StagingConfig, config,
     job::{Job, Stop},
     ledger::Ledger,
+    mover::Copies,
     slots::{Slot, SlotPool},
 };
 use crate::{
@@ -47,6 +48,10 @@ struct Installed(Arc<Staging>);
 impl Drop for Installed {
     fn drop(&mut self) {
         self.0.stop();
+        // A later life is taken as proof that they have ended.
+        if !self.0.copies.wait(Duration::from_secs(1)) {
+            tracing::warn!("a copy between memory and the stage does not end");
+        }
     }
 }
 
@@ -62,6 +67,7 @@ pub(crate) struct Staging {
     pub(super) for_writes: Arc<SlotPool>,
     pub(super) ledger: Mutex<Ledger<Slot>>,
     pub(super) leases_looked_after: Mutex<bool>,
+    pub(super) copies: Arc<Copies>,
     /// A slot was retired, or a job is over.
     pub(super) changed: Notify,
     jobs: Mutex<FxHashMap<TaskRef, Arc<Job>>>,
@@ -152,6 +158,7 @@ impl Staging {
         for job in self.jobs.lock().values() {
             job.stop(Stop::Shutdown);
         }
+        self.copies.close();
         self.recall();
         for pool in [&self.for_us, &self.for_reads, &self.for_writes] {
             pool.close();
@@ -233,6 +240,7 @@ impl Transport for StagingTransport {
                 for_writes: pool(Permission::PeersReadWrite),
                 ledger: Mutex::new(Ledger::new(config.lease)),
                 leases_looked_after: Mutex::new(false),
+                copies: Arc::default(),
                 changed: Notify::new(),
                 jobs: Mutex::default(),
                 stopped: AtomicBool::new(false),

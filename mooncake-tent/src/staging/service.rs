@@ -12,7 +12,7 @@ use smallvec::smallvec;
 use super::{
     Staging,
     ledger::{Released, Ticket, Use},
-    mover::{Mover, copy},
+    mover::Mover,
     slots::{Slot, SlotPool},
 };
 use crate::{
@@ -156,7 +156,7 @@ impl Staging {
         let slot = self.open(ticket, Use::Reads)?;
         let answer = self.describe(&slot);
         let copied = match slot.buffer().slice(0..asked.length) {
-            Ok(into) => copy(&mover, smallvec![(from, into)]).await,
+            Ok(into) => self.copies.run(&mover, smallvec![(from, into)]).await,
             Err(error) => Err(error.to_string()),
         };
         self.put_back(ticket, slot);
@@ -171,7 +171,7 @@ impl Staging {
         let slot = self.open(ticket, Use::Writes)?;
         let answer = self.describe(&slot);
         let copied = match slot.buffer().slice(0..asked.length) {
-            Ok(from) => copy(&mover, smallvec![(from, into)]).await,
+            Ok(from) => self.copies.run(&mover, smallvec![(from, into)]).await,
             Err(error) => Err(error.to_string()),
         };
         self.put_back(ticket, slot);

@@ -226,8 +226,8 @@ impl InstallContext {
     ///
     /// # Errors
     ///
-    /// The engine has no such registration in that generation, peers may not do that to it or not by a
-    /// plain copy, or the range is empty or goes beyond it.
+    /// The engine has no such registration in that generation and in ordinary memory, peers may not do that
+    /// to it, or the range is empty or goes beyond it.
     pub fn admit(
         &self,
         op: Op,
