@@ -82,6 +82,17 @@ b7092a2708b302109303188b0720b709280332086c6f636174696f6e3a056c69\
         "NotifyResponse",
     );
     check(
+        stage_request(),
+        "08b30210df04188b07200328b70930db0438e30b408f0e488707500158bb1060\
+e712",
+        "StageRequest",
+    );
+    check(
+        stage_response(),
+        "080b1206726561736f6e18b30220cb0128df04308b073893034001",
+        "StageResponse",
+    );
+    check(
         segment_descriptor(),
         "08cb0112046e616d65188b0720b7092a076d616368696e65322708b302109303\
 188b0720b709280332086c6f636174696f6e3a056c696e6b733a066c696e6b73\
@@ -857,6 +868,36 @@ fn notify_response() -> tent::NotifyResponse {
         window: 307,
         retry_after_ms: 403,
         reason: "reason".to_owned(),
+    }
+}
+
+fn stage_request() -> tent::StageRequest {
+    tent::StageRequest {
+        target: 307,
+        sender: 607,
+        ticket: 907,
+        step: tent::StageStep::Drain.into(),
+        registration: 1207,
+        generation: 603,
+        offset: 1507,
+        length: 1807,
+        budget_ms: 903,
+        clean: true,
+        before: 2107,
+        behind: 2407,
+    }
+}
+
+fn stage_response() -> tent::StageResponse {
+    tent::StageResponse {
+        outcome: tent::StageOutcome::NotQuiet.into(),
+        reason: "reason".to_owned(),
+        registration: 307,
+        generation: 203,
+        offset: 607,
+        length: 907,
+        lease_ms: 403,
+        wanted: true,
     }
 }
 

@@ -191,6 +191,8 @@ pub enum Reason {
     OtherIncarnation,
     /// The peer does not keep to the protocol.
     Protocol(Arc<str>),
+    /// Memory cannot be copied to or from the stage.
+    Mover(Arc<str>),
     /// A file cannot be read or written there, or is not what was opened any more.
     File(Arc<str>),
     /// The engine is being shut down.
@@ -228,6 +230,7 @@ impl fmt::Display for Reason {
             Self::Unreachable(why) => write!(f, "the peer cannot be reached: {why}"),
             Self::OtherIncarnation => f.write_str("another process answers in the peer's place"),
             Self::Protocol(why) => write!(f, "the peer breaks the protocol: {why}"),
+            Self::Mover(why) => write!(f, "memory was not copied {why}"),
             Self::File(why) => write!(f, "file {why}"),
             Self::Stopped => f.write_str("the engine is shutting down"),
             Self::Cancelled => f.write_str("the transfer was ended early"),
@@ -314,6 +317,7 @@ impl TransferError {
             Reason::Corrupted
             | Reason::Unreachable(_)
             | Reason::Protocol(_)
+            | Reason::Mover(_)
             | Reason::File(_)
             | Reason::TimedOut => Retry::Elsewhere,
         };

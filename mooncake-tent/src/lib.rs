@@ -39,7 +39,7 @@
 //! # Layers
 //!
 //! [`TentEngine`] (what callers see) → [`admission`] (when) and [`selector`] (over which link; both
-//! pure) → [`transport`] (what a link must implement) → [`tcp`], [`shm`], [`cma`], [`mod@file`], [`loopback`]. Each layer knows only
+//! pure) → [`transport`] (what a link must implement) → [`tcp`], [`shm`], [`cma`], [`mod@file`], [`loopback`], [`staging`]. Each layer knows only
 //! those to its right.
 //!
 //! A link over several devices shares its slices among them with [`spray`], learns with [`rail`] which
@@ -89,6 +89,7 @@ pub mod shm;
 #[cfg(any(feature = "tcp", feature = "host"))]
 mod spin;
 pub mod spray;
+pub mod staging;
 mod stripes;
 mod sync;
 #[cfg(feature = "tcp")]
@@ -126,6 +127,7 @@ pub use segment::{
 };
 #[cfg(feature = "host")]
 pub use shm::ShmTransport;
+pub use staging::{StagingConfig, StagingTransport};
 #[cfg(feature = "tcp")]
 pub use tcp::{TcpConfig, TcpTransport};
 pub use time::Time;

@@ -11,10 +11,12 @@ use std::{net::SocketAddr, path::Path, time::Duration};
 
 use mooncake_tent::{
     CmaTransport, HostConfig, InProcess, Memory, Permission, Reason, RegisterOptions, RemoteRange,
-    Request, Retry, ShmTransport, TcpConfig, TcpTransport, TentEngine, TransferEngine,
+    Request, Retry, ShmTransport, StagingConfig, StagingTransport, TcpConfig, TcpTransport,
+    TentEngine, TransferEngine,
     conformance::{Chaos, Fixture, Mischief, Relay, Rules, laws, suite},
     conformance_tests,
     file::{FileConfig, FileEngine, FileSegment, FileTransport},
+    staging::PlainMover,
     transport::{Outcome, Transport},
 };
 
@@ -84,6 +86,82 @@ mod cma {
     }
 
     conformance_tests!(fixture);
+}
+
+/// Between memories that no link joins, so that bytes go through the stage.
+mod staging {
+    use super::*;
+
+    fn config() -> StagingConfig {
+        let mut config = StagingConfig::default();
+        config.slot_bytes = 256 << 10;
+        config.mover("fake", PlainMover)
+    }
+
+    async fn staged(link: impl Transport, config: StagingConfig) -> TentEngine {
+        let builder = TentEngine::builder().patience(PATIENCE * 10);
+        let builder = builder.transport(link);
+        let builder = builder.transport(StagingTransport::new(config));
+        builder.build().await.unwrap()
+    }
+
+    mod both_ends {
+        use super::*;
+
+        async fn fixture() -> Fixture {
+            let initiator = staged(TcpTransport::default(), config()).await;
+            let target = staged(TcpTransport::default(), config()).await;
+            Fixture::new(initiator, target).with_locations("fake:0", "fake:1")
+        }
+
+        conformance_tests!(fixture);
+    }
+
+    mod our_end {
+        use super::*;
+
+        async fn fixture() -> Fixture {
+            let initiator = staged(ShmTransport::default(), config()).await;
+            let target = staged(ShmTransport::default(), config()).await;
+            Fixture::new(initiator, target).with_locations("fake:0", "*")
+        }
+
+        conformance_tests!(fixture);
+    }
+
+    /// The link below breaks things.
+    mod over_chaos {
+        use super::*;
+
+        async fn fixture() -> Fixture {
+            let chaos = Chaos::new(ShmTransport::default(), Mischief::all(9));
+            let initiator = TentEngine::builder().patience(PATIENCE).transport(chaos);
+            let initiator = initiator.transport(StagingTransport::new(config()));
+            let initiator = initiator.build().await.unwrap();
+            let mut theirs = config();
+            theirs.lease = PATIENCE;
+            let target = staged(ShmTransport::default(), theirs).await;
+            let fixture = Fixture::new(initiator, target).with_faults();
+            fixture.with_locations("fake:0", "fake:1")
+        }
+
+        conformance_tests!(fixture);
+    }
+
+    /// One slot there, and pieces of an odd size.
+    mod narrow_at_their_end {
+        use super::*;
+
+        async fn fixture() -> Fixture {
+            let mut narrow = config();
+            (narrow.slot_bytes, narrow.slots, narrow.window) = (65_537, 1, 2);
+            let initiator = staged(CmaTransport::default(), config()).await;
+            let target = staged(CmaTransport::default(), narrow).await;
+            Fixture::new(initiator, target).with_locations("*", "fake:1")
+        }
+
+        conformance_tests!(fixture);
+    }
 }
 
 /// Small windows and pieces, nothing done by who submits: everything waits for everything.

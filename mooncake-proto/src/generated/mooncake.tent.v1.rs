@@ -148,6 +148,65 @@ pub struct NotifyResponse {
     #[prost(string, tag = "4")]
     pub reason: ::prost::alloc::string::String,
 }
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StageRequest {
+    /// Incarnation of the process that is meant; no other one does it.
+    #[prost(uint64, tag = "1")]
+    pub target: u64,
+    /// Incarnation of the asking process, never 0.
+    #[prost(uint64, tag = "2")]
+    pub sender: u64,
+    /// The asker's name for a slot that is lent to it, or shall be; never 0, and never used twice.
+    #[prost(uint64, tag = "3")]
+    pub ticket: u64,
+    #[prost(enumeration = "StageStep", tag = "4")]
+    pub step: i32,
+    /// The range of a buffer of the target. Its length is that of the bytes in the slot.
+    #[prost(uint64, tag = "5")]
+    pub registration: u64,
+    #[prost(uint32, tag = "6")]
+    pub generation: u32,
+    #[prost(uint64, tag = "7")]
+    pub offset: u64,
+    #[prost(uint64, tag = "8")]
+    pub length: u64,
+    /// How long the asker waits for the answer.
+    #[prost(uint32, tag = "9")]
+    pub budget_ms: u32,
+    /// RELEASE: the asker knows that nothing it began can reach the slot any more, so that others may have
+    /// it. Otherwise the slot is not used again before that is sure.
+    #[prost(bool, tag = "10")]
+    pub clean: bool,
+    /// So many bytes of the transfer lie before and behind the range, which have to be within the buffer,
+    /// too.
+    #[prost(uint64, tag = "11")]
+    pub before: u64,
+    #[prost(uint64, tag = "12")]
+    pub behind: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StageResponse {
+    #[prost(enumeration = "StageOutcome", tag = "1")]
+    pub outcome: i32,
+    /// Why, if it is not done.
+    #[prost(string, tag = "2")]
+    pub reason: ::prost::alloc::string::String,
+    /// The slot: where it is and how many bytes fit.
+    #[prost(uint64, tag = "3")]
+    pub registration: u64,
+    #[prost(uint32, tag = "4")]
+    pub generation: u32,
+    #[prost(uint64, tag = "5")]
+    pub offset: u64,
+    #[prost(uint64, tag = "6")]
+    pub length: u64,
+    /// How long the slot stays lent without another step.
+    #[prost(uint32, tag = "7")]
+    pub lease_ms: u32,
+    /// Others wait for a slot.
+    #[prost(bool, tag = "8")]
+    pub wanted: bool,
+}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Permission {
@@ -227,6 +286,109 @@ impl NotifyOutcome {
             "NOTIFY_OUTCOME_OTHER_INCARNATION" => Some(Self::OtherIncarnation),
             "NOTIFY_OUTCOME_REFUSED" => Some(Self::Refused),
             "NOTIFY_OUTCOME_PASSED" => Some(Self::Passed),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum StageStep {
+    Unspecified = 0,
+    /// Lends a slot that the asker may write, for the range of a buffer that is named.
+    Reserve = 1,
+    /// Copies from the range of the buffer into the slot, which is lent for that if it is not yet.
+    Fill = 2,
+    /// Copies from the slot into the range of the buffer.
+    Drain = 3,
+    /// Takes the slot back. Nothing that was asked with this ticket moves a byte any more when it is
+    /// answered as done.
+    Release = 4,
+}
+impl StageStep {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "STAGE_STEP_UNSPECIFIED",
+            Self::Reserve => "STAGE_STEP_RESERVE",
+            Self::Fill => "STAGE_STEP_FILL",
+            Self::Drain => "STAGE_STEP_DRAIN",
+            Self::Release => "STAGE_STEP_RELEASE",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "STAGE_STEP_UNSPECIFIED" => Some(Self::Unspecified),
+            "STAGE_STEP_RESERVE" => Some(Self::Reserve),
+            "STAGE_STEP_FILL" => Some(Self::Fill),
+            "STAGE_STEP_DRAIN" => Some(Self::Drain),
+            "STAGE_STEP_RELEASE" => Some(Self::Release),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum StageOutcome {
+    Unspecified = 0,
+    Done = 1,
+    /// Nothing was done: all slots are lent.
+    Busy = 2,
+    /// Nothing was done: no such ticket (any more).
+    NoTicket = 3,
+    /// Nothing was done: another incarnation answers.
+    OtherIncarnation = 4,
+    /// Nothing was done, for what is said of the buffer.
+    OutOfBounds = 5,
+    Permission = 6,
+    StaleGeneration = 7,
+    UnknownRegistration = 8,
+    /// Nothing was done: it is not well-formed, or the process does not stage such memory.
+    Refused = 9,
+    /// The copy failed; what of it was done is not known.
+    CopyFailed = 10,
+    /// RELEASE: bytes may still move; ask again.
+    NotQuiet = 11,
+}
+impl StageOutcome {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "STAGE_OUTCOME_UNSPECIFIED",
+            Self::Done => "STAGE_OUTCOME_DONE",
+            Self::Busy => "STAGE_OUTCOME_BUSY",
+            Self::NoTicket => "STAGE_OUTCOME_NO_TICKET",
+            Self::OtherIncarnation => "STAGE_OUTCOME_OTHER_INCARNATION",
+            Self::OutOfBounds => "STAGE_OUTCOME_OUT_OF_BOUNDS",
+            Self::Permission => "STAGE_OUTCOME_PERMISSION",
+            Self::StaleGeneration => "STAGE_OUTCOME_STALE_GENERATION",
+            Self::UnknownRegistration => "STAGE_OUTCOME_UNKNOWN_REGISTRATION",
+            Self::Refused => "STAGE_OUTCOME_REFUSED",
+            Self::CopyFailed => "STAGE_OUTCOME_COPY_FAILED",
+            Self::NotQuiet => "STAGE_OUTCOME_NOT_QUIET",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "STAGE_OUTCOME_UNSPECIFIED" => Some(Self::Unspecified),
+            "STAGE_OUTCOME_DONE" => Some(Self::Done),
+            "STAGE_OUTCOME_BUSY" => Some(Self::Busy),
+            "STAGE_OUTCOME_NO_TICKET" => Some(Self::NoTicket),
+            "STAGE_OUTCOME_OTHER_INCARNATION" => Some(Self::OtherIncarnation),
+            "STAGE_OUTCOME_OUT_OF_BOUNDS" => Some(Self::OutOfBounds),
+            "STAGE_OUTCOME_PERMISSION" => Some(Self::Permission),
+            "STAGE_OUTCOME_STALE_GENERATION" => Some(Self::StaleGeneration),
+            "STAGE_OUTCOME_UNKNOWN_REGISTRATION" => Some(Self::UnknownRegistration),
+            "STAGE_OUTCOME_REFUSED" => Some(Self::Refused),
+            "STAGE_OUTCOME_COPY_FAILED" => Some(Self::CopyFailed),
+            "STAGE_OUTCOME_NOT_QUIET" => Some(Self::NotQuiet),
             _ => None,
         }
     }
@@ -407,6 +569,28 @@ pub mod control_client {
                 .insert(GrpcMethod::new("mooncake.tent.v1.Control", "Notify"));
             self.inner.unary(req, path, codec).await
         }
+        /// One step of a transfer that goes through stage buffers of the process.
+        pub async fn stage(
+            &mut self,
+            request: impl tonic::IntoRequest<super::StageRequest>,
+        ) -> std::result::Result<tonic::Response<super::StageResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mooncake.tent.v1.Control/Stage",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("mooncake.tent.v1.Control", "Stage"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -456,6 +640,11 @@ pub mod control_server {
             &self,
             request: tonic::Request<super::NotifyRequest>,
         ) -> std::result::Result<tonic::Response<super::NotifyResponse>, tonic::Status>;
+        /// One step of a transfer that goes through stage buffers of the process.
+        async fn stage(
+            &self,
+            request: tonic::Request<super::StageRequest>,
+        ) -> std::result::Result<tonic::Response<super::StageResponse>, tonic::Status>;
     }
     #[derive(Debug)]
     pub struct ControlServer<T> {
@@ -695,6 +884,49 @@ pub mod control_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = NotifySvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mooncake.tent.v1.Control/Stage" => {
+                    #[allow(non_camel_case_types)]
+                    struct StageSvc<T: Control>(pub Arc<T>);
+                    impl<T: Control> tonic::server::UnaryService<super::StageRequest>
+                    for StageSvc<T> {
+                        type Response = super::StageResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::StageRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Control>::stage(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = StageSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -34,6 +34,8 @@ pub struct Fixture {
     pub faulty: bool,
     /// What is read and written are files, not memory of the target.
     pub(super) files: Option<Files>,
+    /// Where the memory here and there is, if not in ordinary memory.
+    locations: Option<[&'static str; 2]>,
     kept: Vec<Box<dyn Any + Send + Sync>>,
 }
 
@@ -45,6 +47,7 @@ impl Fixture {
             target,
             faulty: false,
             files: None,
+            locations: None,
             kept: Vec::new(),
         }
     }
@@ -76,6 +79,14 @@ impl Fixture {
         self
     }
 
+    /// Between memory that is registered at `here` and memory at `there`, which the link in question reads
+    /// and writes.
+    #[must_use]
+    pub fn with_locations(mut self, here: &'static str, there: &'static str) -> Self {
+        self.locations = Some([here, there]);
+        self
+    }
+
     /// Shuts both engines down; both must be able to prove that nothing moves any more.
     ///
     /// # Panics
@@ -91,7 +102,8 @@ impl Fixture {
 
     pub(super) async fn ground(&self, len: usize) -> Ground {
         let remote = self.offer(len, Permission::PeersReadWrite).await;
-        let local = buffer(&self.initiator, len, Permission::Local).await;
+        let here = self.locations.map_or("*", |[here, _]| here);
+        let local = buffer(&self.initiator, len, Permission::Local, here).await;
         let segment = self.segment_of(&remote).await;
         Ground {
             near: books(&local),
@@ -105,7 +117,10 @@ impl Fixture {
     /// Something that the initiator can reach.
     pub(super) async fn offer(&self, len: usize, permission: Permission) -> Remote {
         match &self.files {
-            None => Remote::Memory(buffer(&self.target, len, permission).await),
+            None => {
+                let there = self.locations.map_or("*", |[_, there]| there);
+                Remote::Memory(buffer(&self.target, len, permission, there).await)
+            }
             Some(files) => {
                 let write = permission == Permission::PeersReadWrite;
                 let (file, name) = files.make(len as u64, write);
@@ -174,6 +189,10 @@ impl Fixture {
     }
 
     pub(super) fn carries(&self, op: Op, segment: &Segment) -> bool {
+        if self.locations.is_some() {
+            // What is explained is told of ordinary memory.
+            return true;
+        }
         let ranking = self.initiator.explain(op, 1, &Qos::new(), segment);
         !ranking.ranked.is_empty()
     }
@@ -270,9 +289,10 @@ impl Ground {
     }
 }
 
-pub(super) async fn buffer(engine: &TentEngine, len: usize, permission: Permission) -> Buffer {
+async fn buffer(engine: &TentEngine, len: usize, permission: Permission, location: &str) -> Buffer {
     let memory = Memory::allocate(len).expect("there is memory");
-    let options = RegisterOptions::new(permission);
+    let mut options = RegisterOptions::new(permission);
+    options.location = location.to_owned();
     let buffer = engine.register_memory(memory, options).await;
     buffer.expect("the link accepts memory")
 }

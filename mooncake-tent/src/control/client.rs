@@ -7,7 +7,7 @@ use mooncake_proto::{
     status::ErrorCode,
     tent::{
         GetSegmentRequest, GetSegmentResponse, NotifyRequest, NotifyResponse, ProbeRequest,
-        control_client,
+        StageRequest, StageResponse, control_client,
     },
 };
 use parking_lot::Mutex;
@@ -80,6 +80,23 @@ impl ControlClient {
         let channel = channel.map_err(|fault| Unanswered::NotSent(fault.to_string()))?;
         let answer = control_client::ControlClient::new(channel)
             .notify(request)
+            .await;
+        answer.map(tonic::Response::into_inner).map_err(|status| {
+            self.forget(name);
+            Unanswered::from_status(name, &status)
+        })
+    }
+
+    /// Asks the owner of the segment `name` for a step of a transfer that goes through its stage.
+    pub(crate) async fn stage(
+        &self,
+        name: &str,
+        request: StageRequest,
+    ) -> Result<StageResponse, Unanswered> {
+        let channel = self.channel(name).await;
+        let channel = channel.map_err(|fault| Unanswered::NotSent(fault.to_string()))?;
+        let answer = control_client::ControlClient::new(channel)
+            .stage(request)
             .await;
         answer.map(tonic::Response::into_inner).map_err(|status| {
             self.forget(name);

@@ -11,7 +11,7 @@ use mooncake_proto::{
     status::ErrorCode,
     tent::{
         GetSegmentRequest, GetSegmentResponse, NotifyRequest, NotifyResponse, ProbeRequest,
-        ProbeResponse,
+        ProbeResponse, StageRequest, StageResponse,
         control_server::{self, Control},
     },
 };
@@ -27,6 +27,7 @@ use crate::{
     error::{Error, Result},
     registry,
     segment::SegmentDescriptor,
+    transport::BoxFuture,
 };
 
 /// How often a peer that is silent is asked whether it is there, and how long it may take to answer.
@@ -42,6 +43,8 @@ pub(crate) trait Describe: Send + Sync + 'static {
     fn versions(&self) -> watch::Receiver<u64>;
     /// A peer has something to say.
     fn notified(&self, request: NotifyRequest) -> NotifyResponse;
+    /// A peer has bytes go through our stage.
+    fn staged(&self, request: StageRequest) -> BoxFuture<'static, StageResponse>;
 }
 
 /// A running control service.
@@ -193,5 +196,12 @@ impl Control for Service {
     ) -> Result<Response<NotifyResponse>, Status> {
         let answer = self.engine()?.notified(request.into_inner());
         Ok(Response::new(answer))
+    }
+    async fn stage(
+        &self,
+        request: Request<StageRequest>,
+    ) -> Result<Response<StageResponse>, Status> {
+        let answer = self.engine()?.staged(request.into_inner());
+        Ok(Response::new(answer.await))
     }
 }

@@ -220,6 +220,7 @@ impl TentEngineBuilder {
             buffers: Arc::new(BufferTable::new()),
             arrivals: ArrivalBook::new(self.arrivals),
             served: Arc::default(),
+            staging: Arc::default(),
         };
         let links = self.loader.load(&context, self.install_budget).await?;
         let parts = Parts {

@@ -18,7 +18,7 @@ pub struct Gauges {
     pub quarantined_bytes: u64,
     /// Batches that were allocated and not dropped.
     pub open_batches: u64,
-    /// Registered buffers.
+    /// Registered buffers, without stage memory that nobody uses.
     pub registrations: u64,
     /// Leases on buffers, registered or not.
     pub leases: u64,

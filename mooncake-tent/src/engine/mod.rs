@@ -35,4 +35,5 @@ pub use liveness::{Liveness, Probe};
 pub(crate) use loader::TransportLoader;
 pub use request::Request;
 pub use tent::TentEngine;
+pub(crate) use tent::WeakEngine;
 pub use warm_up::WarmUp;

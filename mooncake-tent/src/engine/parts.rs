@@ -42,6 +42,8 @@ pub(crate) struct Scratch {
     pub(super) watches: Vec<(usize, Watch)>,
     /// Those that are traced, by their places.
     pub(super) traces: Vec<(usize, Trace)>,
+    /// They are parts of a transfer that was let in already.
+    pub(super) is_inner: bool,
     /// Submissions so far.
     pub(super) submissions: u32,
     /// The last peer, and a copy of it that only this has: each task counts the one that it holds, and

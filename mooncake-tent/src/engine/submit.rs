@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Instant};
 
 use super::{
     Batch, Request,
-    parking::{Gated, feasible},
+    parking::{Gated, Gatekeeper, feasible},
     parts::{Scratch, To},
     routing::{Errand, LastWay, Outlook},
     span,
@@ -36,6 +36,23 @@ impl Shared {
             return span.in_scope(|| self.submit_all(batch, requests, Some(&span)));
         }
         self.submit_all(batch, requests, None)
+    }
+
+    /// As [`submit`](Self::submit), past the gate: what these are parts of has been let in.
+    pub(super) fn submit_inner(&self, batch: &mut Batch, requests: Vec<Request>) -> Result<()> {
+        let mut scratch = batch.take_scratch();
+        scratch.is_inner = true;
+        batch.return_scratch(scratch);
+        let submitted = self.submit(batch, requests);
+        let mut scratch = batch.take_scratch();
+        scratch.is_inner = false;
+        batch.return_scratch(scratch);
+        submitted
+    }
+
+    /// What the requests of `scratch` have to pass, if anything.
+    fn gate_of(&self, scratch: &Scratch) -> Option<&Gatekeeper> {
+        self.gate.as_ref().filter(|_| !scratch.is_inner)
     }
 
     fn submit_all(
@@ -81,7 +98,7 @@ impl Shared {
         if let Some(span) = span {
             self.record_links(span, &scratch.links);
         }
-        if let Some(gate) = &self.gate {
+        if let Some(gate) = self.gate_of(scratch) {
             let admitted = gate.0.admit(scratch);
             admitted.inspect_err(|_| self.tally.refused.one())?;
         }
@@ -89,7 +106,7 @@ impl Shared {
         let (state, refs) = batch.opened();
         let tasks = &self.parts.context.tasks;
         let taken = tasks.take(state, scratch.specs.len(), refs);
-        if let (Err(_), Some(gate)) = (&taken, &self.gate) {
+        if let (Err(_), Some(gate)) = (&taken, self.gate_of(scratch)) {
             gate.0.forget(scratch);
         }
         taken?;
@@ -118,7 +135,9 @@ impl Shared {
             ));
         }
         let deadline = request.deadline.unwrap_or(patience);
-        let bounds = self.gate.as_ref().map(|gate| gate.0.bind(&mut request.qos));
+        let bounds = self
+            .gate_of(scratch)
+            .map(|gate| gate.0.bind(&mut request.qos));
         let span = (outlook.known).resolve(request.op, request.remote, length, || self.names());
         let registration = span.map(|span| span.registration);
         let errand = Errand::of(&request, length, registration);
@@ -240,6 +259,7 @@ impl Shared {
 
     /// Hands the batch's tasks from `first` on to their links.
     fn post(&self, batch: &mut Batch, first: usize, scratch: &mut Scratch, now: Instant) {
+        let gate = self.gate_of(scratch);
         let Scratch {
             specs,
             links,
@@ -248,7 +268,6 @@ impl Shared {
             traces,
             ..
         } = scratch;
-        let gate = self.gate.as_ref();
         let mut gate = gate.map(|gate| (gate, gated.drain(..)));
         let mut watched = 0;
         let mut specs = specs.drain(..);

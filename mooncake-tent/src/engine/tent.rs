@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     admission::AdmissionConfig,
-    control::{ControlServer, Describe},
+    control::{ControlServer, Describe, Unanswered},
     error::{Error, Result},
     identity::{Generation, Incarnation},
     memory::{LocalBuffer, Memory, Permission},
@@ -83,6 +83,18 @@ pub(super) struct Shared {
     me: Weak<Self>,
 }
 
+/// An engine, for those that belong to it.
+#[derive(Clone)]
+pub(crate) struct WeakEngine(Weak<Shared>);
+
+impl WeakEngine {
+    /// The engine, if it is still there.
+    pub(crate) fn upgrade(&self) -> Option<TentEngine> {
+        let shared = self.0.upgrade()?;
+        Some(TentEngine { shared })
+    }
+}
+
 impl TentEngine {
     /// Collects what an engine shall be.
     ///
@@ -130,6 +142,9 @@ impl TentEngine {
             if let Some(gate) = &gate {
                 parking::watch(Arc::clone(gate), Weak::clone(me), &Handle::current());
             }
+            if let Some(staging) = parts.context.staging.get() {
+                staging.speak_through(WeakEngine(Weak::clone(me)));
+            }
             if let Some(control) = &parts.control {
                 control.speak_for(Weak::<Shared>::clone(me));
             }
@@ -162,6 +177,22 @@ impl TentEngine {
     pub fn control_address(&self) -> Option<&str> {
         let parts = &self.shared.parts;
         parts.place.as_deref().filter(|_| parts.control.is_some())
+    }
+
+    /// As [`submit_transfer`](TransferEngine::submit_transfer), for a part of a transfer that was admitted
+    /// already.
+    pub(crate) fn submit_inner(&self, batch: &mut Batch, requests: Vec<Request>) -> Result<()> {
+        self.shared.submit_inner(batch, requests)
+    }
+
+    /// Asks the segment's owner for a step of a transfer that goes through its stage.
+    pub(crate) fn ask_to_stage(
+        &self,
+        segment: Segment,
+        request: wire::StageRequest,
+    ) -> impl Future<Output = Result<wire::StageResponse, Unanswered>> + Send + 'static {
+        let segments = Arc::clone(&self.shared.segments);
+        async move { segments.stage(&segment, request).await }
     }
 
     pub(super) fn segments(&self) -> &SegmentManager {
@@ -197,12 +228,15 @@ impl TentEngine {
         let tasks = parts.context.tasks.sums();
         let buffers = parts.context.buffers.sums();
         let links = parts.links.installed();
+        let staging = parts.context.staging.get();
+        // They are nobody's, and kept for whoever comes next.
+        let idle = staging.map_or(0, |staging| staging.idle_slots() as u64);
         Gauges {
             tasks_in_flight: tasks.in_flight,
             bytes_in_flight: tasks.bytes_in_flight,
             quarantined_bytes: tasks.quarantined_bytes,
             open_batches: parts.context.tasks.open_batches(),
-            registrations: buffers.registrations,
+            registrations: buffers.registrations.saturating_sub(idle),
             leases: buffers.leases,
             withdrawn_bytes: buffers.withdrawn_bytes,
             waiting_requests: self
@@ -615,6 +649,19 @@ impl Describe for Shared {
 
     fn notified(&self, request: wire::NotifyRequest) -> wire::NotifyResponse {
         self.notifier.queue().accept(request)
+    }
+
+    fn staged(&self, request: wire::StageRequest) -> BoxFuture<'static, wire::StageResponse> {
+        match self.parts.context.staging.get() {
+            Some(staging) => Box::pin(Arc::clone(staging).serve(request)),
+            None => Box::pin(async {
+                wire::StageResponse {
+                    outcome: wire::StageOutcome::Refused.into(),
+                    reason: "it has no stage".to_owned(),
+                    ..wire::StageResponse::default()
+                }
+            }),
+        }
     }
 }
 

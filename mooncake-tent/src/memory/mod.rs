@@ -19,6 +19,4 @@ pub(crate) use marks::{Mark, MarkPage, MarkRef, PeerMarks, map_sealed};
 pub use options::{HugePages, MemoryOptions};
 pub use region::Memory;
 pub(crate) use region::Piece;
-#[cfg(any(feature = "tcp", feature = "host"))]
-pub(crate) use table::Refusal;
-pub(crate) use table::{Access, BufferTable};
+pub(crate) use table::{Access, BufferTable, Refusal};

@@ -207,17 +207,43 @@ impl BufferTable {
         LocalSlice::new(lease, range).ok_or(Refusal::OutOfBounds)
     }
 
-    /// Holds a buffer for requests of this kind.
+    /// As [`admit`](Self::admit), for whoever does not reach the memory by plain copies alone.
+    pub(crate) fn admit_of_any_kind(
+        &self,
+        id: RegistrationId,
+        generation: Generation,
+        range: Range<u64>,
+        access: Access,
+    ) -> Result<LocalSlice, Refusal> {
+        let lease = self.lease_if(id, generation, access, |_| true)?;
+        LocalSlice::new(lease, range).ok_or(Refusal::OutOfBounds)
+    }
+
+    /// Holds a buffer for requests of this kind, which are served by plain copies.
     pub(super) fn lease(
         &self,
         id: RegistrationId,
         generation: Generation,
         access: Access,
     ) -> Result<BufferLease, Refusal> {
+        self.lease_if(id, generation, access, LocalBuffer::is_plain)
+    }
+
+    fn lease_if(
+        &self,
+        id: RegistrationId,
+        generation: Generation,
+        access: Access,
+        reaches: impl Fn(&LocalBuffer) -> bool,
+    ) -> Result<BufferLease, Refusal> {
         let buffers = self.shard(id).load();
         let buffer = buffers.get(&id).ok_or(Refusal::UnknownRegistration)?;
         if !access.is_allowed(buffer.permission()) {
             return Err(Refusal::Permission);
+        }
+        if !reaches(buffer) {
+            // Fresh knowledge of it leads to a link that does.
+            return Err(Refusal::UnknownRegistration);
         }
         let lease = buffer.lease(Some(generation));
         lease.map_err(|_| Refusal::StaleGeneration)
@@ -279,5 +305,27 @@ mod tests {
             Err(Refusal::UnknownRegistration)
         );
         assert_eq!(local.leases() + readable.leases() + writable.leases(), 0);
+    }
+
+    #[test]
+    fn law_04_memory_of_a_device_is_not_touched_by_plain_copies() {
+        let table = BufferTable::new();
+        let memory = Memory::from_vec(vec![0; 64]).unwrap();
+        let location = "cuda:0".to_owned();
+        let buffer = table.prepare(memory, Permission::PeersReadWrite, location);
+        table.publish(&buffer);
+        let (id, generation) = (buffer.id(), buffer.generation());
+        for access in [Access::Read, Access::Write] {
+            let plain = table.admit(id, generation, 0..1, access);
+            assert_eq!(plain.unwrap_err(), Refusal::UnknownRegistration);
+            assert!(
+                table
+                    .admit_of_any_kind(id, generation, 0..1, access)
+                    .is_ok()
+            );
+        }
+        let stale = Generation(generation.0 + 1);
+        let asked = table.admit_of_any_kind(id, stale, 0..1, Access::Read);
+        assert_eq!(asked.unwrap_err(), Refusal::StaleGeneration);
     }
 }

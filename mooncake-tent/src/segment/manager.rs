@@ -9,7 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mooncake_proto::tent::{GetSegmentResponse, NotifyRequest, NotifyResponse};
+use mooncake_proto::tent::{
+    GetSegmentResponse, NotifyRequest, NotifyResponse, StageRequest, StageResponse,
+};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::runtime::Handle;
@@ -96,6 +98,18 @@ impl SegmentManager {
     ) -> Result<NotifyResponse, Unanswered> {
         let place = self.found(segment).await?;
         let answer = self.client.notify(&place, request).await;
+        self.look_again_unless(answer.is_ok(), segment).await;
+        answer
+    }
+
+    /// Asks the segment's owner for a step of a transfer that goes through its stage.
+    pub(crate) async fn stage(
+        &self,
+        segment: &Segment,
+        request: StageRequest,
+    ) -> Result<StageResponse, Unanswered> {
+        let place = self.found(segment).await?;
+        let answer = self.client.stage(&place, request).await;
         self.look_again_unless(answer.is_ok(), segment).await;
         answer
     }

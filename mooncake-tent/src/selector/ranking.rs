@@ -92,6 +92,8 @@ impl fmt::Display for Merit {
 pub enum Exclusion {
     /// It could not be installed.
     Absent { why: String },
+    /// It has other links carry the bytes, and one of these can go there directly.
+    Detour { direct: String },
     /// It cannot keep to the devices that may be used.
     DevicesUnchosen,
     /// It does not do this operation.
@@ -126,6 +128,7 @@ impl fmt::Display for Exclusion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Absent { why } => write!(f, "could not be installed: {why}"),
+            Self::Detour { direct } => write!(f, "{direct} goes there directly"),
             Self::DevicesUnchosen => f.write_str("cannot keep to a set of devices"),
             Self::Incapable => f.write_str("cannot do this operation"),
             Self::NoDevice { permitted } => write!(f, "has none of the devices {permitted}"),

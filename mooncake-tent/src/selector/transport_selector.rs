@@ -5,6 +5,7 @@ use std::{cmp::Reverse, time::Duration};
 use super::{
     DeviceMask, Excluded, Exclusion, Health, LinkDevices, LinkFacts, Merit, Policies, Policy,
     RankKey, Ranked, Ranking, RequestFacts, Ruling, SegmentKind, SizeClass,
+    facts::HOST,
     policy::{is_like, means},
 };
 use crate::{
@@ -117,8 +118,18 @@ impl TransportSelector {
             ..Ranking::default()
         };
         let mut fit = Vec::with_capacity(links.len());
+        let direct = links
+            .iter()
+            .find(|link| !link.capabilities.indirect && can(request, link).is_ok());
         for (index, link) in links.iter().enumerate() {
-            match self.judge(request, ruling, index, link) {
+            let detour = direct.filter(|_| link.capabilities.indirect);
+            let judged = match detour {
+                Some(direct) => Err(Exclusion::Detour {
+                    direct: direct.name.to_owned(),
+                }),
+                None => self.judge(request, ruling, index, link),
+            };
+            match judged {
                 Ok(candidate) => fit.push(candidate),
                 Err(why) => ranking.excluded.push(Excluded {
                     index: Some(index),
@@ -208,7 +219,7 @@ fn can(request: &RequestFacts<'_>, link: &LinkFacts<'_>) -> Result<(), Exclusion
         Err(Exclusion::Incapable)
     } else if request.receipt && !link.capabilities.receipts {
         Err(Exclusion::NoReceipts)
-    } else if !link.joins.iter().any(joins) {
+    } else if !link.joins.iter().any(joins) || is_at_home(link, local, remote) {
         let local = local.to_owned();
         Err(match request.segment {
             SegmentKind::File => Exclusion::WrongSegment {
@@ -229,6 +240,11 @@ fn can(request: &RequestFacts<'_>, link: &LinkFacts<'_>) -> Result<(), Exclusion
     } else {
         Ok(())
     }
+}
+
+/// A detour from ordinary memory to ordinary memory leads nowhere new.
+fn is_at_home(link: &LinkFacts<'_>, local: &str, remote: &str) -> bool {
+    link.capabilities.indirect && [local, remote] == [HOST; 2]
 }
 
 /// Those of a link's devices that are in every set; `None`: nobody restricts them.

@@ -7,7 +7,7 @@ use std::{
     net::{IpAddr, SocketAddr},
     ops::Range,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -19,6 +19,7 @@ use crate::{
     metrics::Served,
     segment::SegmentDescriptor,
     selector::LinkDevices,
+    staging::Staging,
 };
 
 /// A future behind a pointer, as `dyn` traits return it.
@@ -178,6 +179,9 @@ pub struct LinkGauges {
     pub files: u64,
     /// Buffers that the link has had pinned, counted for each device or queue of its own.
     pub pinned_buffers: u64,
+    /// Slots of stage memory in which something is under way, be it for us or for peers, and those that
+    /// are lent or not quiet yet.
+    pub stage_slots: u64,
 }
 
 /// Tasks in flight on one link, usable from any thread. Dropping it frees it; its tasks go on.
@@ -222,6 +226,8 @@ pub struct Capabilities {
     pub sources: bool,
     /// It keeps to what a write's [`Receipt`](super::Receipt) asks.
     pub receipts: bool,
+    /// It has other links carry the bytes, and is taken only where none of them joins the two memories.
+    pub indirect: bool,
 }
 
 impl Capabilities {
@@ -236,6 +242,7 @@ impl Capabilities {
             same_host: false,
             sources: false,
             receipts: false,
+            indirect: false,
         }
     }
 }
@@ -249,6 +256,8 @@ pub struct InstallContext {
     pub(crate) arrivals: Arc<ArrivalBook>,
     /// Each link has its own.
     pub(crate) served: Arc<Served>,
+    /// What stages transfers, once that is installed.
+    pub(crate) staging: Arc<OnceLock<Arc<Staging>>>,
 }
 
 impl InstallContext {
@@ -272,13 +281,13 @@ impl InstallContext {
         &self.tasks
     }
 
-    /// The bytes `range` of a registration, for a peer that asks to read or write them. They stay where
-    /// they are for as long as the slice is held.
+    /// The bytes `range` of a registration in ordinary memory, for a peer that asks to read or write
+    /// them. They stay where they are for as long as the slice is held.
     ///
     /// # Errors
     ///
-    /// The engine has no such registration in that generation, peers may not do that to it, or the
-    /// range is empty or goes beyond it.
+    /// The engine has no such registration in that generation and in ordinary memory, peers may not do that
+    /// to it, or the range is empty or goes beyond it.
     pub fn admit(
         &self,
         op: Op,

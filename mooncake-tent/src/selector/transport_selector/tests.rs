@@ -144,6 +144,35 @@ fn a_file_segment_is_carried_by_what_joins_memory_and_files() {
 }
 
 #[test]
+fn a_detour_is_taken_only_where_no_link_goes_directly_be_it_that_this_one_failed() {
+    let mut stage = link("stage");
+    stage.capabilities.indirect = true;
+    stage.joins = &[("fake", "*"), ("cpu", "*")];
+    let failed = LinkFacts {
+        joins: &[("fake", "cpu")],
+        health: Health::Open {
+            why: "x",
+            left: Duration::from_secs(1),
+        },
+        ..link("failed")
+    };
+    let from_to = |local, remote| RequestFacts {
+        local,
+        remote,
+        ..read()
+    };
+    let links = [stage, link("tcp"), failed];
+    assert_eq!(rank(from_to("fake", "fake"), &links), ["stage"]);
+    assert_eq!(rank(from_to("cpu", "fake"), &links), ["stage"]);
+    assert_eq!(rank(from_to("cpu", "cpu"), &links), ["tcp"]);
+    assert_eq!(rank(from_to("cpu", "cpu"), &links[..1]), [""; 0]);
+    let direct = TransportSelector::new().rank(&from_to("fake", "cpu"), &links);
+    assert!(order_of(&direct).is_empty());
+    let why = ("stage", "failed goes there directly".to_owned());
+    assert!(excluded(&direct).contains(&why), "{direct}");
+}
+
+#[test]
 fn the_nearest_link_comes_first_as_long_as_nothing_was_measured() {
     let mut capabilities = Capabilities::read_write();
     capabilities.within_process = true;
