@@ -7,8 +7,8 @@ mod scripted;
 
 use common::*;
 use mooncake_tent::{
-    Buffer, DeviceSet, Error, Hint, Intent, Memory, Permission, Priority, RegisterOptions, Request,
-    Segment, TentEngine, TransferEngine,
+    DeviceSet, Error, Hint, Intent, Memory, Permission, Priority, RegisterOptions, Request,
+    TentEngine, TransferEngine,
     selector::{Policies, Policy},
     transport::{Op, TaskSpec},
 };
