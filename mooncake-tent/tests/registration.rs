@@ -1,113 +1,28 @@
 //! Registration is all or nothing, and no life of a process repeats the names of another.
+#![cfg(feature = "tcp")]
 #![allow(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicI64, Ordering},
-    },
-    time::Duration,
-};
+mod common;
+mod scripted;
+
+use std::time::Duration;
 
 use mooncake_tent::{
-    Error, LocalBuffer, Memory, PeerId, Permission, RegisterOptions, RegistrationId, Result,
-    TentEngine, TransferEngine,
-    transport::{
-        Attachment, BoxFuture, Capabilities, InstallContext, LinkGauges, Peer, SubBatch, Transport,
-    },
+    Error, Memory, Permission, RegisterOptions, Result, TentEngine, TransferEngine,
+    transport::Attachment,
 };
+use scripted::Scripted;
 
-/// A link that takes memory, declines it or fails, and counts what it has.
-#[derive(Clone, Debug)]
-struct Link {
-    name: &'static str,
-    answer: Answer,
-    held: Arc<AtomicI64>,
+fn declining(name: &'static str) -> Scripted {
+    let link = Scripted::new(name);
+    link.takes(|| Ok(Attachment::Declined("it is not for this link")));
+    link
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Answer {
-    Takes,
-    Declines,
-    Fails,
-}
-
-impl Link {
-    fn new(name: &'static str, answer: Answer) -> Self {
-        let held = Arc::default();
-        Self { name, answer, held }
-    }
-
-    fn held(&self) -> i64 {
-        self.held.load(Ordering::Relaxed)
-    }
-}
-
-impl Transport for Link {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::read_write()
-    }
-
-    fn install(&self, _engine: InstallContext) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async { Ok(()) })
-    }
-
-    fn endpoint(&self) -> Option<String> {
-        None
-    }
-
-    fn uninstall(&self, _budget: Duration) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async { Ok(()) })
-    }
-
-    fn add_memory_buffer<'a>(
-        &'a self,
-        _buffer: &'a Arc<LocalBuffer>,
-    ) -> BoxFuture<'a, Result<Attachment>> {
-        Box::pin(async {
-            match self.answer {
-                Answer::Takes => {
-                    self.held.fetch_add(1, Ordering::Relaxed);
-                    Ok(Attachment::Attached)
-                }
-                Answer::Declines => Ok(Attachment::Declined("it is not for this link")),
-                Answer::Fails => Err(Error::Invalid("its device is full".to_owned())),
-            }
-        })
-    }
-
-    fn remove_memory_buffer(&self, _id: RegistrationId) -> BoxFuture<'_, Result<()>> {
-        self.held.fetch_sub(1, Ordering::Relaxed);
-        Box::pin(async { Ok(()) })
-    }
-
-    fn allocate_sub_batch(&self, _capacity: usize) -> Result<Box<dyn SubBatch>> {
-        Err(Error::Invalid("it carries nothing".to_owned()))
-    }
-
-    fn reaches(&self, _peer: &Peer) -> bool {
-        false
-    }
-
-    fn warm_up<'a>(&'a self, _peer: &'a Arc<Peer>, _budget: Duration) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async { Ok(()) })
-    }
-
-    fn fence(&self, _peer: PeerId, _budget: Duration) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async { Ok(()) })
-    }
-
-    fn estimated_bandwidth(&self) -> Option<f64> {
-        None
-    }
-
-    fn gauges(&self) -> LinkGauges {
-        LinkGauges::default()
-    }
+fn failing(name: &'static str) -> Scripted {
+    let link = Scripted::new(name);
+    link.takes(|| Err(Error::Invalid("its device is full".to_owned())));
+    link
 }
 
 async fn register(engine: &TentEngine) -> Result<mooncake_tent::Buffer> {
@@ -119,7 +34,7 @@ async fn register(engine: &TentEngine) -> Result<mooncake_tent::Buffer> {
 #[tokio::test]
 async fn memory_that_no_link_takes_is_not_registered() {
     // In the place of the one that takes everything.
-    let nobody = Link::new("in-process", Answer::Declines);
+    let nobody = declining("in-process");
     let engine = TentEngine::builder().transport(nobody).build().await;
     let engine = engine.unwrap();
     match register(&engine).await {
@@ -131,9 +46,9 @@ async fn memory_that_no_link_takes_is_not_registered() {
 
 #[tokio::test]
 async fn memory_that_one_link_fails_to_take_is_taken_back_from_the_others() {
-    let first = Link::new("first", Answer::Takes);
-    let declining = Link::new("declining", Answer::Declines);
-    let failing = Link::new("failing", Answer::Fails);
+    let first = Scripted::new("first");
+    let declining = declining("declining");
+    let failing = failing("failing");
     let builder = TentEngine::builder()
         .transport(first.clone())
         .transport(declining.clone())
@@ -141,7 +56,10 @@ async fn memory_that_one_link_fails_to_take_is_taken_back_from_the_others() {
     let engine = builder.build().await.unwrap();
     let error = register(&engine).await.unwrap_err();
     assert!(error.to_string().contains("its device is full"), "{error}");
-    assert_eq!((first.held(), declining.held(), failing.held()), (0, 0, 0));
+    assert_eq!(first.given().len(), 1);
+    for link in [first, declining, failing] {
+        assert_eq!(link.held(), []);
+    }
     assert_eq!(engine.gauges().registrations, 0);
     let own = engine.open_segment("", Duration::from_secs(1)).await;
     assert_eq!(own.unwrap().descriptor().buffer_count(), 0);

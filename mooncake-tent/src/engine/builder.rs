@@ -258,6 +258,13 @@ impl TentEngineBuilder {
             .loader
             .conflicts(control.into_iter().collect(), &self.policies);
         conflicts.extend(self.contradictions().into_iter().map(Conflict::Settings));
+        if self.attempts.failovers == 0
+            && let Some(timeout) = self.attempts.timeout
+        {
+            conflicts.push(Conflict::NoEffect(format!(
+                "an attempt may take {timeout:?}, and no other may follow it"
+            )));
+        }
         if conflicts.iter().any(Conflict::is_fatal) {
             conflicts.retain(Conflict::is_fatal);
             return Err(Error::Conflicts(Conflicts(conflicts)));
@@ -276,13 +283,6 @@ impl TentEngineBuilder {
         {
             found.push(format!(
                 "{advertise} is advertised, and there is no control service"
-            ));
-        }
-        if self.attempts.failovers == 0
-            && let Some(timeout) = self.attempts.timeout
-        {
-            found.push(format!(
-                "an attempt may take {timeout:?}, and no other may follow it"
             ));
         }
         let Some(name) = &self.segment_name else {

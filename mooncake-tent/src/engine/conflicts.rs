@@ -20,6 +20,8 @@ pub enum Conflict {
     },
     /// Two links have one name, so that nobody could tell which is meant.
     Name { link: String },
+    /// A setting that another one makes useless.
+    NoEffect(String),
     /// A policy names a link that the engine was not given; if `alone`, it names no other.
     Policy {
         policy: String,
@@ -34,7 +36,7 @@ impl Conflict {
     /// No engine can be built from it. Otherwise it is only worth a word: machines of a fleet share
     /// their policies, whatever links they have.
     pub fn is_fatal(&self) -> bool {
-        !matches!(self, Self::Policy { .. })
+        !matches!(self, Self::NoEffect(_) | Self::Policy { .. })
     }
 }
 
@@ -58,7 +60,7 @@ impl fmt::Display for Conflict {
                     false => Ok(()),
                 }
             }
-            Self::Settings(what) => f.write_str(what),
+            Self::NoEffect(what) | Self::Settings(what) => f.write_str(what),
         }
     }
 }

@@ -258,7 +258,7 @@ impl Book {
     fn room(&mut self) -> Option<MeterId> {
         self.free.pop().or_else(|| {
             let place = self.names.len();
-            (place < OWN).then(|| MeterId {
+            (place < OWN).then_some(MeterId {
                 place: place as u16,
                 turn: 0,
             })

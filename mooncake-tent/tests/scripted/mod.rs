@@ -36,6 +36,9 @@ pub(crate) enum Act {
     Refuse,
 }
 
+/// What becomes of a buffer.
+type Answer = dyn Fn() -> Result<Attachment> + Send + Sync;
+
 type Script = dyn Fn(&TaskSpec, usize) -> Act + Send + Sync;
 
 struct Shared {
@@ -55,6 +58,9 @@ struct Shared {
     /// Buffers that it was given, and those that it has still.
     given: Mutex<Vec<RegistrationId>>,
     held: Mutex<Vec<RegistrationId>>,
+    answer: RwLock<Box<Answer>>,
+    /// Tasks that it has and does nothing for.
+    holding: Mutex<Vec<TaskRef>>,
 }
 
 /// A handle on it: the engine has another.
@@ -98,12 +104,19 @@ impl Scripted {
             claims,
             given: Mutex::default(),
             held: Mutex::default(),
+            answer: RwLock::new(Box::new(|| Ok(Attachment::Attached))),
+            holding: Mutex::default(),
         }))
     }
 
     /// Decides about each task from now on, by what it asks and how many came before it.
     pub(crate) fn does(&self, script: impl Fn(&TaskSpec, usize) -> Act + Send + Sync + 'static) {
         *self.0.script.write().unwrap() = Box::new(script);
+    }
+
+    /// Answers so from now on when it is given a buffer.
+    pub(crate) fn takes(&self, answer: impl Fn() -> Result<Attachment> + Send + Sync + 'static) {
+        *self.0.answer.write().unwrap() = Box::new(answer);
     }
 
     /// The next installations end like this, and those that follow work.
@@ -221,8 +234,11 @@ impl Transport for Scripted {
         Box::pin(async {
             self.0.given.lock().unwrap().push(buffer.id());
             tokio::task::yield_now().await;
-            self.0.held.lock().unwrap().push(buffer.id());
-            Ok(Attachment::Attached)
+            let answer = self.0.answer.read().unwrap()();
+            if matches!(answer, Ok(Attachment::Attached)) {
+                self.0.held.lock().unwrap().push(buffer.id());
+            }
+            answer
         })
     }
 
@@ -287,7 +303,7 @@ impl SubBatch for Scripted {
                         .finish(*task, Outcome::Completed { bytes }, true);
                 }
                 Act::End(end, quiet) => self.tasks().finish(*task, end, quiet),
-                Act::Hold => {}
+                Act::Hold => self.0.holding.lock().unwrap().push(*task),
                 Act::Refuse => {
                     return Err(Error::Busy {
                         what: "the link",
@@ -300,13 +316,8 @@ impl SubBatch for Scripted {
     }
 
     fn cancel_transfer_task(&self, task: TaskRef) {
-        let ours = self
-            .0
-            .came
-            .lock()
-            .unwrap()
-            .iter()
-            .any(|(came, _)| *came == task);
+        // Before that it does not know of it.
+        let ours = self.0.holding.lock().unwrap().contains(&task);
         if ours
             && !self.0.deaf.load(Ordering::SeqCst)
             && let Some(spec) = self.tasks().spec(task)

@@ -463,8 +463,9 @@ impl Caller {
         let quiet = tokio::time::timeout(QUIET, batch.quiescent()).await;
         assert!(
             quiet.is_ok(),
-            "it does not become quiet: {:?}",
-            outcomes.collect::<Vec<_>>()
+            "it does not become quiet: {:?}, {:?}",
+            outcomes.collect::<Vec<_>>(),
+            self.engine.gauges()
         );
     }
 
