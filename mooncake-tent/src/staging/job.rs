@@ -11,7 +11,10 @@ use std::{
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tokio::{sync::watch, task::JoinSet};
+use tokio::{
+    sync::{Semaphore, watch},
+    task::JoinSet,
+};
 
 use super::{
     NAME, Staging, ask::failure, config::slot_bytes, lane::Lane, mover::Mover, ring::Ring,
@@ -66,6 +69,8 @@ pub(super) struct Job {
     /// The peer copies between its stage and its memory.
     pub(super) staged_there: bool,
     pub(super) ring: Mutex<Ring>,
+    /// Who asks the peer for a slot waits here before.
+    pub(super) queue: Arc<Semaphore>,
     end: watch::Sender<Option<End>>,
     /// How it ended.
     told: AtomicBool,
@@ -121,6 +126,7 @@ impl Job {
             mover,
             staged_there,
             ring: Mutex::new(Ring::new(spec.length, piece)),
+            queue: staging.queue_to(peer),
             end: watch::Sender::new(None),
             told: AtomicBool::new(false),
         });

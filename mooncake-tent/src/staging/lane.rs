@@ -277,11 +277,21 @@ impl Lane {
             });
             let request = job.question(step, held.ticket, piece);
             let ticket = held.ticket;
+            // Who has a slot keeps others from getting theirs and must not wait behind them.
+            let turn = match held.slot {
+                Some(_) => None,
+                None => tokio::select! {
+                    turn = Arc::clone(&job.queue).acquire_owned() => turn.ok(),
+                    () = job.stopped() => return Err(Break::Stopped),
+                },
+            };
             let (asking, stop) = (Arc::clone(&job), Arc::clone(&job));
             let mut asked = job.staging.runtime.spawn(async move {
                 let staging = &asking.staging;
                 let asked = staging.ask(&asking.segment, request, asking.deadline);
-                asked.await
+                let said = asked.await;
+                drop(turn);
+                said
             });
             let said = tokio::select! {
                 said = &mut asked => said.unwrap_or_else(|_| Said::Lost("given up".to_owned())),

@@ -11,7 +11,10 @@ use std::{
 
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use tokio::{runtime::Handle, sync::Notify};
+use tokio::{
+    runtime::Handle,
+    sync::{Notify, Semaphore},
+};
 
 use super::{
     NAME, StagingConfig, config,
@@ -33,6 +36,11 @@ use crate::{
         Tasks, Transport,
     },
 };
+
+/// So many ask one peer for slots at once.
+const AT_ONCE: usize = 16;
+/// Queues of more peers are kept only while somebody stands there.
+const QUEUES: usize = 64;
 
 /// Has transfers go through stage buffers where no other link joins the memories. See
 /// [the module](super).
@@ -71,6 +79,8 @@ pub(crate) struct Staging {
     /// A slot was retired, or a job is over.
     pub(super) changed: Notify,
     jobs: Mutex<FxHashMap<TaskRef, Arc<Job>>>,
+    /// Whose turn it is to ask a peer for a slot.
+    queues: Mutex<FxHashMap<PeerId, Arc<Semaphore>>>,
     stopped: AtomicBool,
     began: Instant,
     engine: OnceLock<WeakEngine>,
@@ -122,6 +132,17 @@ impl Staging {
 
     pub(super) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::SeqCst)
+    }
+
+    /// Where those stand in line who ask this peer for a slot: all at once would bury its control
+    /// service.
+    pub(super) fn queue_to(&self, peer: PeerId) -> Arc<Semaphore> {
+        let mut queues = self.queues.lock();
+        if queues.len() >= QUEUES && !queues.contains_key(&peer) {
+            queues.retain(|_, queue| Arc::strong_count(queue) > 1);
+        }
+        let queue = queues.entry(peer);
+        Arc::clone(queue.or_insert_with(|| Arc::new(Semaphore::new(AT_ONCE))))
     }
 
     pub(super) fn begin(&self, job: &Arc<Job>) {
@@ -243,6 +264,7 @@ impl Transport for StagingTransport {
                 copies: Arc::default(),
                 changed: Notify::new(),
                 jobs: Mutex::default(),
+                queues: Mutex::default(),
                 stopped: AtomicBool::new(false),
                 began: Instant::now(),
                 engine: OnceLock::new(),
