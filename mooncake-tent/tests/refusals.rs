@@ -109,7 +109,7 @@ async fn law_04_each_refusal_says_why_and_touches_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_is_refused_in_part_does_not_claim_that_nothing_was_applied() {
+async fn a_request_that_is_refused_in_part_says_how_much_was_applied() {
     let (owner, engine) = (engine().await, engine().await);
     let writable = buffer(&owner, 5 << 20, Permission::PeersReadWrite).await;
     let local = buffer(&engine, 6 << 20, Permission::Local).await;
@@ -120,7 +120,7 @@ async fn a_request_that_is_refused_in_part_does_not_claim_that_nothing_was_appli
     terminal(&batch).await;
     let error = error(batch.outcome(0));
     assert_eq!(error.reason, Reason::OutOfBounds);
-    assert_eq!(error.applied, Applied::Unknown);
+    assert_eq!(error.applied, Applied::UpTo(5 << 20));
     assert!(error.quiescent);
 }
 

@@ -95,7 +95,7 @@ impl RealClient {
         let mut tcp = TcpConfig::default();
         tcp.listen = lends.then_some(options.data_listen);
         tcp.connect_timeout = options.connect_deadline;
-        let mut builder = TentEngine::builder();
+        let mut builder = TentEngine::builder().install_budget(Duration::ZERO);
         if options.host_links {
             builder = builder
                 .transport_if_possible(ShmTransport::default())

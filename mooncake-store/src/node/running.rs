@@ -64,6 +64,8 @@ impl Node {
         tcp.listen = Some(options.data_listen);
         let engine = TentEngine::builder()
             .listen(options.listen)
+            // Who starts it is told at once.
+            .install_budget(Duration::ZERO)
             .transport_if_possible(ShmTransport::default())
             .transport_if_possible(CmaTransport::default())
             .transport(TcpTransport::new(tcp))

@@ -62,9 +62,21 @@ fn names() -> Vec<String> {
     names.map(|name| name.trim().to_owned()).collect()
 }
 
+/// Without what the allocator only keeps for later.
 pub(crate) fn resident_bytes() -> u64 {
+    give_back();
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = line.unwrap().trim().trim_end_matches(" kB");
     kib.parse::<u64>().unwrap() << 10
 }
+
+#[cfg(target_env = "gnu")]
+#[expect(unsafe_code, reason = "the allocator is one in C")]
+fn give_back() {
+    // SAFETY: it takes no pointer, and any thread may call it at any time.
+    unsafe { libc::malloc_trim(0) };
+}
+
+#[cfg(not(target_env = "gnu"))]
+fn give_back() {}
