@@ -108,7 +108,7 @@ fn who_sends_what_goes_alone_pays_out_of_the_last_grant() {
                 requests: 2,
             },
         };
-        lane.take_answered(&answer, &mut lane.receiver().allowance)
+        lane.take_answered(&answer, &mut lane.receiver().allowance, &mut Vec::new())
             .unwrap();
         assert!(!lane.flush());
         other.join().unwrap();
