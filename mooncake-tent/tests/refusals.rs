@@ -7,6 +7,7 @@ mod common;
 use common::*;
 use mooncake_tent::{
     Applied, Generation, Permission, Reason, RegistrationId, RemoteRange, Request, Retry,
+    transport::Op,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -122,6 +123,39 @@ async fn a_request_that_is_refused_in_part_says_how_much_was_applied() {
     assert_eq!(error.reason, Reason::OutOfBounds);
     assert_eq!(error.applied, Applied::UpTo(5 << 20));
     assert!(error.quiescent);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_reaches_too_far_does_not_fail_those_beside_it() {
+    const BLOCK: u64 = 8;
+    let (owner, engine) = (engine().await, engine().await);
+    let remote = buffer(&owner, 4096, Permission::PeersReadWrite).await;
+    let local = buffer(&engine, 64, Permission::Local).await;
+    let segment = open(&engine, &owner).await;
+    for op in [Op::Write, Op::Read, Op::Write] {
+        local.memory().write_at(0, &pattern(1, 64));
+        remote.memory().write_at(0, &pattern(2, 4096));
+        let request = |i: u64| {
+            let slice = local.slice(i * BLOCK..(i + 1) * BLOCK).unwrap();
+            let at = place(&remote, 4096 - 2 * BLOCK + i * BLOCK);
+            Request::scattered(op, [slice].into_iter().collect(), &segment, at)
+        };
+        let batch = submit(&engine, (0..4).map(request).collect());
+        terminal(&batch).await;
+        for i in 0..4 {
+            let outcome = batch.outcome(i).unwrap();
+            assert_eq!(outcome.is_completed(), i < 2, "{op} {i}: {outcome:?}");
+            if i >= 2 {
+                let error = error(Some(outcome));
+                assert_eq!(error.reason, Reason::OutOfBounds);
+                assert_eq!(error.applied, Applied::Nothing);
+            }
+        }
+        let there = bytes(&remote, 4096 - 2 * BLOCK, 16);
+        assert_same(&bytes(&local, 0, 16), &there, "what fits");
+        assert_same(&bytes(&local, 16, 48), &pattern(1, 64)[16..], "the rest");
+    }
+    assert_eq!(engine.tasks_in_use(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

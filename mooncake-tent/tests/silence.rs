@@ -224,6 +224,32 @@ async fn the_next_link_gets_only_what_is_not_known_to_be_applied() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_was_applied_is_told_although_the_owner_cannot_be_asked_any_more() {
+    let link = Scripted::new("a");
+    let owner = TentEngine::builder().transport(Scripted::new("a"));
+    let owner = owner.build().await.unwrap();
+    let engine = TentEngine::builder().transport(link.clone());
+    let engine = engine.build().await.unwrap();
+    let local = buffer(&engine, 1000, Permission::Local).await;
+    let remote = buffer(&owner, 1000, Permission::PeersReadWrite).await;
+    let segment = open(&engine, &owner).await;
+    let to = place(&remote, 0);
+    link.does(|_, _| {
+        let why = Reason::Unreachable("gone".into());
+        let mut error = TransferError::unstarted(why, Stage::Move, None).underway(true);
+        error.applied = Applied::UpTo(400);
+        Act::End(Outcome::Failed(error), true)
+    });
+    owner.shutdown(BUDGET).await.unwrap();
+    let request = Request::write(local.all().unwrap(), &segment, to);
+    let outcome = once(&engine, request).await;
+    let error = outcome.error().unwrap();
+    assert_eq!(error.applied, Applied::UpTo(400), "{error}");
+    let posted: Vec<_> = link.came().iter().map(|spec| spec.offset).collect();
+    assert_eq!(posted, [0], "nothing is applied twice");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn law_05_parts_of_two_lives_of_a_buffer_are_never_put_together() {
     for op in [Op::Read, Op::Write] {
         let [a, b] = links();

@@ -316,6 +316,49 @@ async fn more_tasks_than_credits_all_end() {
     ground.close().await;
 }
 
+/// Each waits for slots here and there, more often than there are any.
+#[tokio::test(flavor = "multi_thread")]
+async fn transfers_of_many_pieces_do_not_wait_for_each_other_in_a_circle() {
+    const EACH: u64 = SLOT * 8;
+    for (slots, tasks) in [(1, 2), (4, 8)] {
+        for op in [Op::Write, Op::Read] {
+            let mut narrow = config();
+            (narrow.slots, narrow.window) = (slots, slots);
+            // Nobody gets on by this.
+            narrow.lease = 10 * BUDGET;
+            let ground = Ground::with(narrow.clone(), narrow, (EACH * tasks) as usize).await;
+            let requests = (0..tasks).map(|i| ground.request(op, i * EACH..(i + 1) * EACH));
+            let batch = submit(&ground.engine, requests.collect());
+            terminal(&batch).await;
+            for i in 0..tasks as usize {
+                let outcome = batch.outcome(i).unwrap();
+                assert!(outcome.is_completed(), "{op} {i}: {outcome:?}");
+            }
+            drop(batch);
+            ground.close().await;
+        }
+    }
+}
+
+/// A slot that is just being copied goes when the copy has ended, not when its lease has.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_shuts_down_waits_for_a_copy_and_no_longer() {
+    let mut lasting = config();
+    lasting.lease = 10 * BUDGET;
+    let ground = Ground::with(lasting.clone(), lasting, SLOT as usize * 4).await;
+    ground.there.shut();
+    let batch = submit(&ground.engine, vec![ground.request(Op::Write, 0..SLOT * 4)]);
+    eventually("the peer copies", || ground.there.inside() > 0).await;
+    let owner = ground.owner.clone();
+    let down = tokio::spawn(async move { owner.shutdown(BUDGET).await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!down.is_finished(), "a copy is under way");
+    ground.there.open();
+    down.await.unwrap().unwrap();
+    assert_eq!(slots(&ground.owner), 0);
+    drop(batch);
+}
+
 /// A transfer that was let in does not wait behind itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_staged_passes_the_gate_once() {

@@ -249,6 +249,12 @@ impl Account {
         self.granted
     }
 
+    /// What the sender may still begin, as far as it was told.
+    #[cfg(test)]
+    pub(crate) fn left(&self) -> Credit {
+        self.told.minus(self.taken)
+    }
+
     /// What it should hold.
     fn aim(&self) -> Credit {
         let free = self.ledger.free.now();

@@ -13,13 +13,15 @@ use super::{
 };
 use crate::{
     memory::LocalBuffer,
-    transport::{Attachment, InstallContext},
+    transport::{Attachment, InstallContext, Transport},
 };
 
 /// For a link that nobody needs any more, to go away.
 const LEAVE: Duration = Duration::from_secs(1);
-/// Until a buffer that is just being renewed is open again.
+/// Until a buffer that is just being renewed is open again …
 const RENEWAL: Duration = Duration::from_millis(5);
+/// … as far as it is waited for: one whose renewal failed stays as it is.
+const RENEWALS: usize = 200;
 
 /// Tries the links that are absent for a reason that may pass, each by itself.
 pub(super) fn try_again(shared: &Arc<Shared>, runtime: &Handle) {
@@ -47,7 +49,7 @@ async fn until_installed(engine: Weak<Shared>, place: usize) {
         let installed = link.install(context).await;
         let Some(shared) = engine.upgrade() else {
             if installed.is_ok() {
-                let _gone = link.uninstall(LEAVE).await;
+                leave(&link).await;
             }
             return;
         };
@@ -64,6 +66,13 @@ async fn until_installed(engine: Weak<Shared>, place: usize) {
     }
 }
 
+/// Uninstalls a link that came too late.
+async fn leave(link: &Arc<dyn Transport>) {
+    if let Err(error) = link.uninstall(LEAVE).await {
+        tracing::warn!(link = link.name(), %error, "a link does not go away");
+    }
+}
+
 impl Shared {
     /// The link at this place was installed just now.
     async fn comes(&self, place: usize) {
@@ -76,10 +85,7 @@ impl Shared {
             }
         }
         if !links.carries(place) {
-            if let Err(error) = link.uninstall(LEAVE).await {
-                tracing::warn!(link = link.name(), %error, "a link does not go away");
-            }
-            return;
+            return leave(link).await;
         }
         self.describe_anew();
         tracing::info!(link = link.name(), "the link was installed after all");
@@ -90,14 +96,17 @@ impl Shared {
     pub(super) async fn give(&self, buffer: &Arc<LocalBuffer>, place: usize) {
         let table = &self.parts.context.buffers;
         // Held, it cannot be unregistered meanwhile.
-        let _lease = loop {
-            if !table.contains(buffer.id()) {
-                return;
+        let mut lease = buffer.lease(None);
+        for _ in 0..RENEWALS {
+            if lease.is_ok() || self.parts.links.are_closed() || !table.contains(buffer.id()) {
+                break;
             }
-            match buffer.lease(None) {
-                Ok(lease) => break lease,
-                Err(_) => tokio::time::sleep(RENEWAL).await,
-            }
+            tokio::time::sleep(RENEWAL).await;
+            lease = buffer.lease(None);
+        }
+        let Ok(_lease) = lease else {
+            tracing::warn!(id = %buffer.id(), "a late link is not given a buffer that takes no leases");
+            return;
         };
         if !buffer.ask(place) {
             return;

@@ -54,12 +54,16 @@ impl Shared {
                 let failure = refreshed.as_ref().err().map(ToString::to_string);
                 trace.note(TraceEvent::Refreshed { failure });
             }
-            if let Err(error) = refreshed
+            if let Err(refused) = refreshed
                 && !origin.others
             {
-                let why = Reason::Unreachable(error.to_string().into());
+                let why = Reason::Unreachable(refused.to_string().into());
+                let peer = Some(spec.peer.id());
                 drop(spec);
-                return self.fail(&[task], &why, Stage::Resolve);
+                let mut end = TransferError::unstarted(why, Stage::Resolve, peer);
+                // What was done before is done.
+                end.applied = error.applied;
+                return tasks.finish(task, Outcome::Failed(end), true);
             }
         }
         let mut parted = 0;

@@ -501,6 +501,9 @@ fn together(
         let Ok(Request::Write(piece)) = piece else {
             return None;
         };
+        if piece.length == 0 {
+            return None;
+        }
         if let Some(first) = together.first() {
             let follows = piece.registration == first.registration
                 && piece.generation == first.generation
@@ -629,6 +632,8 @@ mod tests {
             checksum: Some(1),
             pieces: 1,
         };
+        let empty = [piece(10, 0), piece(10, 5)].map(|it| Ok(Request::Write(it)));
+        assert_eq!(together(receipt, empty.into_iter()), None);
         assert_eq!(together(receipt, [Ok(Request::Admit)].into_iter()), None);
         assert_eq!(together(receipt, [Err(wire::Nonsense)].into_iter()), None);
     }

@@ -22,6 +22,7 @@ use crate::{
     memory::LocalSlice,
     platform::{after, jittered},
     qos::Intent,
+    registry,
     segment::RemoteRange,
     transport::{Op, Outcome},
 };
@@ -81,9 +82,10 @@ impl Lane {
                     break;
                 }
             }
-            // Whoever has nothing yet comes first.
+            // Whoever has nothing yet comes first. A slot there is not kept while we wait for one here.
             if job.staging.for_us.is_wanted() {
                 self.leave_local();
+                self.leave_remote(true);
             }
         }
         self.leave_local();
@@ -136,10 +138,7 @@ impl Lane {
             self.leave_remote(true);
         }
         if let Some(staged) = staged {
-            if self.job.is_stopped() {
-                return Err(Break::Stopped);
-            }
-            self.job.ring.lock().touch(piece);
+            self.touch(piece)?;
             let mut pairs = pairs(&self.job.slices(piece), &staged);
             for (here, stage) in &mut pairs {
                 std::mem::swap(here, stage);
@@ -147,6 +146,14 @@ impl Lane {
             self.copy(pairs).await?;
         }
         Ok(())
+    }
+
+    /// Bytes of the piece may be at the destination from now on, unless the transfer has ended.
+    fn touch(&self, piece: &Range<u64>) -> Result<(), Break> {
+        match self.job.ring.lock().touch(piece) {
+            true => Ok(()),
+            false => Err(Break::Stopped),
+        }
     }
 
     /// The part of a slot here that a piece takes.
@@ -171,7 +178,7 @@ impl Lane {
             return Err(Break::Stopped);
         }
         let mover = self.job.mover.as_ref().expect("only then it is copied");
-        let copied = self.job.staging.copies.run(mover, pairs).await;
+        let copied = self.job.staging.copies.run(mover, pairs, || true).await;
         copied.map_err(|why| self.failed(Reason::Mover(format!("here: {why}").into()), Stage::Move))
     }
 
@@ -202,7 +209,7 @@ impl Lane {
             .intent(Intent::StagingInternal)
             .priority(job.priority);
         if last {
-            job.ring.lock().touch(piece);
+            self.touch(piece)?;
         }
         let batch = {
             let engine = job.staging.engine().ok_or(Break::Stopped)?;
@@ -333,11 +340,10 @@ impl Lane {
         let Some(held) = &mut self.held else {
             return Err(self.broken("the slot was given back"));
         };
-        if job.is_stopped() {
+        let request = job.question(StageStep::Drain, held.ticket, piece);
+        if !job.ring.lock().touch(piece) {
             return Err(Break::Stopped);
         }
-        let request = job.question(StageStep::Drain, held.ticket, piece);
-        job.ring.lock().touch(piece);
         // Whoever ends the transfer early waits for this: it is under way.
         match job.staging.ask(&job.segment, request, job.deadline).await {
             Said::Done(answer) => {
@@ -370,7 +376,9 @@ impl Lane {
         let Some(held) = self.held.take() else { return };
         let job = &self.job;
         // It begins no copy once the lease is over, and one copy does not take as long. That is said of
-        // a peer that is out of reach; one that answers knows better.
+        // a peer that is out of reach; one that answers knows better. Whoever answers under a name that
+        // a registry keeps may be elsewhere, and says nothing of what was there before.
+        let there = registry::is_address(job.segment.name());
         let silent = |since: Instant| since + held.lease.saturating_mul(2);
         let mut over = silent(held.heard).max(after(held.lease.max(ANSWER / 20)));
         let mut pause = FIRST;
@@ -378,7 +386,8 @@ impl Lane {
             let request = release(job.peer(), held.ticket, false);
             let until = over.min(after(ANSWER));
             match job.staging.ask(&job.segment, request, until).await {
-                Said::Done(_) | Said::NoTicket | Said::Not(Reason::OtherIncarnation) => return,
+                Said::Done(_) | Said::NoTicket => return,
+                Said::Not(Reason::OtherIncarnation) if there => return,
                 Said::NotQuiet => over = silent(Instant::now()),
                 _ => {}
             }

@@ -81,16 +81,16 @@ impl<S> Ledger<S> {
         self.lent.contains_key(&ticket)
     }
 
-    /// Takes a slot out to copy into it or out of it; `None`: there is none that is lent for this and
-    /// ready. It has to be [put back](Self::copied).
-    pub(super) fn begin(&mut self, now: Time, ticket: Ticket, use_: Use) -> Option<S> {
+    /// Takes a slot out to copy into it or out of it, and until when that may begin; `None`: there is none
+    /// that is lent for this and ready. It has to be [put back](Self::copied).
+    pub(super) fn begin(&mut self, now: Time, ticket: Ticket, use_: Use) -> Option<(S, Time)> {
         let entry = self.lent.get_mut(&ticket)?;
         let ready = matches!(entry.state, State::Ready(_)) && entry.use_ == use_;
         if !ready || entry.until <= now {
             return None;
         }
         match std::mem::replace(&mut entry.state, State::Copying { leaving: false }) {
-            State::Ready(slot) => Some(slot),
+            State::Ready(slot) => Some((slot, entry.until)),
             _ => unreachable!("it was just seen to be ready"),
         }
     }
@@ -193,10 +193,16 @@ mod tests {
         assert_eq!(ledger.begin(Time(1), other, Use::Writes), None);
         assert_eq!(ledger.begin(Time(1), ticket(2), Use::Writes), None);
         assert_eq!(ledger.begin(Time(1), ticket(1), Use::Reads), None);
-        assert_eq!(ledger.begin(Time(1), ticket(1), Use::Writes), Some("slot"));
+        assert_eq!(
+            ledger.begin(Time(1), ticket(1), Use::Writes).map(|it| it.0),
+            Some("slot")
+        );
         assert_eq!(ledger.begin(Time(1), ticket(1), Use::Writes), None, "once");
         assert_eq!(ledger.copied(Time(2), ticket(1), "slot"), None);
-        assert_eq!(ledger.begin(Time(3), ticket(1), Use::Writes), Some("slot"));
+        assert_eq!(
+            ledger.begin(Time(3), ticket(1), Use::Writes).map(|it| it.0),
+            Some("slot")
+        );
         let again = ledger.lend(Time(3), ticket(1), Use::Reads, "other");
         assert_eq!(again, Err("other"), "a ticket is not used twice");
     }

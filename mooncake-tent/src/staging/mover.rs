@@ -90,19 +90,21 @@ impl Copies {
         Some(Running(Arc::clone(self)))
     }
 
-    /// Has `mover` copy all pairs on a thread that may block. When this has ended, nothing is copied any
-    /// more; who does not wait for that leaves the copy going on.
+    /// Has `mover` copy all pairs on a thread that may block, each only if it `may` be copied still. When
+    /// this has ended, nothing is copied any more; who does not wait for that leaves the copy going on.
     pub(super) async fn run(
         self: &Arc<Self>,
         mover: &Arc<dyn Mover>,
         pairs: Pairs,
+        may: impl Fn() -> bool + Send + 'static,
     ) -> Result<(), String> {
         let running = self.begin().ok_or("the engine is shutting down")?;
         let mover = Arc::clone(mover);
         let copied = tokio::task::spawn_blocking(move || {
-            let copied = pairs
-                .iter()
-                .try_for_each(|(from, into)| mover.copy(from, into));
+            let copied = pairs.iter().try_for_each(|(from, into)| match may() {
+                true => mover.copy(from, into),
+                false => Err(io::Error::other("the lease of the stage slot was over")),
+            });
             drop((pairs, running));
             copied
         });

@@ -53,9 +53,13 @@ impl Ring {
         start..start.saturating_add(self.piece).min(self.length)
     }
 
-    /// Bytes of the piece may be at the destination from now on.
-    pub(super) fn touch(&mut self, piece: &Range<u64>) {
-        self.set(piece, true);
+    /// Bytes of the piece may be at the destination from now on; `false`: nothing may be begun any more.
+    #[must_use]
+    pub(super) fn touch(&mut self, piece: &Range<u64>) -> bool {
+        if !self.stopped {
+            self.set(piece, true);
+        }
+        !self.stopped
     }
 
     /// Nothing of the piece has come to the destination, or will.
@@ -118,17 +122,17 @@ mod tests {
         let (a, b) = (ring.take().unwrap(), ring.take().unwrap());
         assert_eq!((a.clone(), b.clone()), (0..4, 4..8));
         assert_eq!(ring.applied(Op::Write), Applied::Nothing);
-        ring.touch(&b);
+        assert!(ring.touch(&b));
         assert_eq!(ring.applied(Op::Write), Applied::Unknown);
         ring.untouch(&b);
         assert_eq!(ring.applied(Op::Write), Applied::Nothing);
-        ring.touch(&b);
+        assert!(ring.touch(&b));
         ring.done(&b);
         assert_eq!(ring.applied(Op::Read), Applied::Unknown);
         ring.done(&a);
         assert_eq!(ring.applied(Op::Write), Applied::UpTo(8));
         let c = ring.take().unwrap();
-        ring.touch(&c);
+        assert!(ring.touch(&c));
         assert_eq!(ring.applied(Op::Write), Applied::Unknown);
         assert_eq!(ring.applied(Op::Read), Applied::UpTo(8));
         ring.stop();
@@ -163,7 +167,7 @@ mod tests {
                 }
                 let place = order.next().unwrap().index(open.len());
                 let piece = open.swap_remove(place);
-                ring.touch(&piece);
+                assert!(ring.touch(&piece));
                 ring.done(&piece);
                 // All before the first that is open is done, and nothing more is claimed in a row.
                 let first = open.iter().map(|piece| piece.start).min();
@@ -174,5 +178,15 @@ mod tests {
             prop_assert_eq!((taken, bytes), (pieces, length));
             prop_assert!(ring.is_done());
         }
+    }
+
+    #[test]
+    fn law_03_nothing_is_begun_after_the_end() {
+        let mut ring = Ring::new(10, 5);
+        let piece = ring.take().unwrap();
+        ring.stop();
+        assert!(!ring.touch(&piece));
+        assert_eq!(ring.applied(Op::Write), Applied::Nothing);
+        assert_eq!(ring.take(), None);
     }
 }

@@ -51,7 +51,8 @@ impl Staging {
     pub(crate) async fn serve(self: Arc<Self>, asked: StageRequest) -> StageResponse {
         let runtime = self.runtime.clone();
         let served = runtime.spawn(async move { self.step(asked).await }).await;
-        let answer = served.unwrap_or_else(|_| Err(refused("it is being shut down")));
+        // Nobody knows how far it came.
+        let answer = served.unwrap_or_else(|_| Ok(StageResponse::default()));
         answer.unwrap_or_else(|Refused(outcome, reason)| StageResponse {
             outcome: outcome.into(),
             reason,
@@ -143,7 +144,10 @@ impl Staging {
             }
             Err(slot) => {
                 slot.give_back();
-                Err(refused("the ticket is in use"))
+                Err(refused(match self.is_stopped() {
+                    true => "it is being shut down",
+                    false => "the ticket is in use",
+                }))
             }
         }
     }
@@ -153,10 +157,13 @@ impl Staging {
         if !self.ledger.lock().knows(ticket) {
             self.lend(ticket, Use::Reads, asked).await?;
         }
-        let slot = self.open(ticket, Use::Reads)?;
+        let (slot, lent) = self.open(ticket, Use::Reads)?;
         let answer = self.describe(&slot);
         let copied = match slot.buffer().slice(0..asked.length) {
-            Ok(into) => self.copies.run(&mover, smallvec![(from, into)]).await,
+            Ok(into) => {
+                let pairs = smallvec![(from, into)];
+                self.copies.run(&mover, pairs, lent).await
+            }
             Err(error) => Err(error.to_string()),
         };
         self.put_back(ticket, slot);
@@ -168,10 +175,13 @@ impl Staging {
 
     async fn drain(self: &Arc<Self>, ticket: Ticket, asked: &StageRequest) -> Answer {
         let (into, mover) = self.admit(asked, Access::Write)?;
-        let slot = self.open(ticket, Use::Writes)?;
+        let (slot, lent) = self.open(ticket, Use::Writes)?;
         let answer = self.describe(&slot);
         let copied = match slot.buffer().slice(0..asked.length) {
-            Ok(from) => self.copies.run(&mover, smallvec![(from, into)]).await,
+            Ok(from) => {
+                let pairs = smallvec![(from, into)];
+                self.copies.run(&mover, pairs, lent).await
+            }
             Err(error) => Err(error.to_string()),
         };
         self.put_back(ticket, slot);
@@ -181,9 +191,18 @@ impl Staging {
         }
     }
 
-    fn open(&self, ticket: Ticket, use_: Use) -> Result<Slot, Refused> {
+    /// A slot that is lent, and whether it still is, for who copies: a lease may end while a thread is
+    /// waited for.
+    fn open(
+        self: &Arc<Self>,
+        ticket: Ticket,
+        use_: Use,
+    ) -> Result<(Slot, impl Fn() -> bool + Send + use<>), Refused> {
         let begun = self.ledger.lock().begin(self.now(), ticket, use_);
-        begun.ok_or_else(|| Refused(StageOutcome::NoTicket, "it is not lent".to_owned()))
+        let (slot, until) =
+            begun.ok_or_else(|| Refused(StageOutcome::NoTicket, "it is not lent".to_owned()))?;
+        let staging = Arc::clone(self);
+        Ok((slot, move || staging.now() < until))
     }
 
     fn put_back(self: &Arc<Self>, ticket: Ticket, slot: Slot) {
@@ -191,15 +210,20 @@ impl Staging {
         if let Some(slot) = retire {
             self.retire(ticket, slot);
         }
+        if self.is_stopped() {
+            // It was not ready when all were recalled.
+            self.recall();
+        }
     }
 
     /// Takes a slot away from its holder, in the background.
     fn retire(self: &Arc<Self>, ticket: Ticket, slot: Slot) {
         let staging = Arc::clone(self);
         self.runtime.spawn(async move {
-            slot.retire(staging.engine()).await;
-            staging.ledger.lock().retired(ticket);
-            staging.changed.notify_waiters();
+            if slot.retire(staging.engine()).await {
+                staging.ledger.lock().retired(ticket);
+                staging.changed.notify_waiters();
+            }
         });
     }
 

@@ -73,20 +73,29 @@ impl SlotPool {
                 limit: 0,
             })?
         };
-        let idle = self.idle.lock().pop();
-        let buffer = match idle {
-            Some(buffer) => buffer,
-            None => {
-                let memory = Memory::allocate(self.bytes as usize);
-                let memory = memory.map_err(Error::system("memory for a stage slot"))?;
-                let options = RegisterOptions::new(self.permission);
-                engine.register_memory(memory, options).await?
-            }
-        };
-        Ok(Slot {
+        let slot = |buffer, credit, pool: &Arc<Self>| Slot {
             buffer: Some(buffer),
-            pool: Arc::clone(self),
+            pool: Arc::clone(pool),
             credit: Some(credit),
+        };
+        let idle = self.idle.lock().pop();
+        if let Some(buffer) = idle {
+            return Ok(slot(buffer, credit, self));
+        }
+        let (pool, engine) = (Arc::clone(self), engine.clone());
+        // Whoever stops waiting must not leave a registration halfway.
+        let made = tokio::spawn(async move {
+            let memory = Memory::allocate(pool.bytes as usize);
+            let memory = memory.map_err(Error::system("memory for a stage slot"))?;
+            let options = RegisterOptions::new(pool.permission);
+            let buffer = engine.register_memory(memory, options).await?;
+            Ok(slot(buffer, credit, &pool))
+        });
+        made.await.unwrap_or_else(|_| {
+            Err(Error::Busy {
+                what: "the stage, whose runtime ends,",
+                limit: 0,
+            })
         })
     }
 
@@ -129,22 +138,29 @@ impl Slot {
 
     /// Nothing can move in it any more, and nobody may still mean to: others may have it.
     pub(super) fn give_back(mut self) {
-        if let Some(buffer) = self.buffer.take()
-            && !self.pool.credits.is_closed()
-        {
-            self.pool.idle.lock().push(buffer);
+        if let Some(buffer) = self.buffer.take() {
+            let mut idle = self.pool.idle.lock();
+            // Whoever closes it takes those that are idle after that.
+            if !self.pool.credits.is_closed() {
+                idle.push(buffer);
+            }
         }
         self.credit = None;
     }
 
     /// Takes its memory from the peers that may mean to write there, and ends when nothing can. Its
-    /// credit comes back only then.
-    pub(super) async fn retire(mut self, engine: Option<TentEngine>) {
+    /// credit comes back only then; `false`: that is not known, and it never does.
+    pub(super) async fn retire(mut self, engine: Option<TentEngine>) -> bool {
         if let (Some(buffer), Some(engine)) = (self.buffer.take(), engine)
             && let Err(error) = engine.unregister_memory(buffer, EVER).await
         {
-            tracing::warn!(%error, "a stage slot is still in use");
+            tracing::warn!(%error, "a stage slot is still in use, and there is one less");
+            if let Some(credit) = self.credit.take() {
+                credit.forget();
+            }
+            return false;
         }
         self.credit = None;
+        true
     }
 }

@@ -293,6 +293,7 @@ fn post(task: TaskRef, spec: TaskSpec) -> Post {
         length: spec.length,
         flags: Flags::default(),
         extension: Extension::default(),
+        single: false,
         deadline: None,
     }
 }

@@ -4,6 +4,9 @@ mod answers;
 mod credit;
 #[cfg(all(test, mooncake_loom))]
 mod loom_models;
+#[cfg(test)]
+#[cfg(not(mooncake_loom))]
+mod model;
 mod relief;
 mod runs;
 
@@ -31,7 +34,7 @@ use super::{
 use crate::{
     error::{Reason, Stage, TransferError},
     identity::{Generation, PeerId, RegistrationId},
-    memory::LocalSlice,
+    memory::{LocalSlice, Refusal},
     spin::Spin,
     sync::{
         Mutex, MutexGuard,
@@ -53,6 +56,8 @@ pub(super) struct Post {
     pub(super) deadline: Option<Instant>,
     pub(super) flags: Flags,
     pub(super) extension: Extension,
+    /// It goes by itself, whatever its neighbours are.
+    pub(super) single: bool,
 }
 
 /// A request that awaits its answer.
@@ -396,11 +401,26 @@ impl Lane {
                 header: header.encode_long(post.extension),
                 head: header.sent_bytes(),
                 joined: false,
+                single: post.single,
                 payload,
                 deadline: post.deadline,
             });
         }
         true
+    }
+
+    /// Queues requests, or ends them if the lane is broken.
+    pub(super) fn post_or_end(&self, posts: &mut Vec<Post>) {
+        if self.post(posts) {
+            return;
+        }
+        for post in posts.drain(..) {
+            let broken = || Reason::Broken("the lane ended meanwhile".into());
+            let reason = self.why().unwrap_or_else(broken);
+            let error = TransferError::unstarted(reason, Stage::Post, Some(self.peer));
+            let end = Outcome::Failed(error);
+            self.tasks.finish_slice(post.task, post.offset, end, true);
+        }
     }
 
     /// Sends what the socket and the window take now. `true`: frames wait for the socket.
@@ -568,6 +588,9 @@ impl Lane {
         let mut whole = std::mem::take(&mut receiver.whole);
         self.take_answered(&answer, &mut receiver.allowance, &mut whole)?;
         receiver.inbox.expect(answer.length);
+        if whole.len() > 1 && answer.status == Status::Refused(Refusal::OutOfBounds) {
+            self.ask_one_by_one(&mut whole);
+        }
         for pending in whole.drain(..) {
             self.take_answer(receiver, pending, answer);
         }

@@ -299,6 +299,7 @@ impl TcpSubBatch {
             offset: spec.offset,
             length: spec.length,
             deadline: spec.deadline,
+            single: false,
         };
         let slices = spec.length.div_ceil(self.piece(turn));
         // One that tells is told of as a whole: its last byte is that of its only request.
@@ -332,7 +333,7 @@ impl TcpSubBatch {
             post.extension.payload = checksum(&post.local, 0);
         }
         if turn.is_over(post.verb) {
-            self.post(turn, posts);
+            Self::post(turn, posts);
             turn.pass_on();
         }
         turn.given += post.length;
@@ -340,18 +341,8 @@ impl TcpSubBatch {
     }
 
     /// Queues what was planned for the lane whose turn it is.
-    fn post(&self, turn: &Turn, posts: &mut Vec<Post>) {
-        let lane = &turn.lanes[turn.current];
-        if lane.post(posts) {
-            return;
-        }
-        for post in posts.drain(..) {
-            let broken = || Reason::Broken("the lane ended meanwhile".into());
-            let reason = lane.why().unwrap_or_else(broken);
-            let error = TransferError::unstarted(reason, Stage::Post, Some(lane.peer()));
-            let end = Outcome::Failed(error);
-            self.tasks.finish_slice(post.task, post.offset, end, true);
-        }
+    fn post(turn: &Turn, posts: &mut Vec<Post>) {
+        turn.lanes[turn.current].post_or_end(posts);
     }
 
     /// Has `used` lanes send what was posted on them.
@@ -396,7 +387,7 @@ fn hopeless(spec: &Posting, now: Instant) -> Option<Outcome> {
 }
 
 /// The part `start..end` of scattered memory.
-fn cut(local: &[LocalSlice], start: u64, end: u64) -> SmallVec<[LocalSlice; 1]> {
+pub(super) fn cut(local: &[LocalSlice], start: u64, end: u64) -> SmallVec<[LocalSlice; 1]> {
     if let [only] = local {
         return SmallVec::from_buf([only.part(start..end)]);
     }
@@ -475,7 +466,7 @@ impl SubBatch for TcpSubBatch {
                 match self.lanes_of(&whole.peer) {
                     Ok(lanes) => {
                         if let Some((_, before)) = &turn {
-                            self.post(before, &mut posts);
+                            Self::post(before, &mut posts);
                         }
                         used.extend(lanes.iter().cloned());
                         turn = Some((spec.peer, Turn::new(lanes, last)));
@@ -491,7 +482,7 @@ impl SubBatch for TcpSubBatch {
             self.plan(*task, spec, turn, &mut posts);
         }
         let last = turn.map(|(_, turn)| {
-            self.post(&turn, &mut posts);
+            Self::post(&turn, &mut posts);
             (turn.lanes[turn.current].id(), turn.given)
         });
         *self.plan.lock() = Plan { posts, last };
@@ -630,6 +621,7 @@ mod tests {
             deadline: None,
             flags: Flags::default(),
             extension: Extension::default(),
+            single: false,
         }
     }
 

@@ -32,6 +32,8 @@ pub(super) struct Frame<const H: usize> {
     pub(super) head: usize,
     /// Its payload goes on with the message of the frame before it, without a header.
     pub(super) joined: bool,
+    /// It is never joined.
+    pub(super) single: bool,
     pub(super) payload: SmallVec<[LocalSlice; 1]>,
     /// It is not begun afterwards.
     pub(super) deadline: Option<Instant>,
@@ -149,6 +151,10 @@ impl<const H: usize> Outbox<H> {
         mut joins: impl FnMut(&Frame<H>, &Frame<H>, usize) -> bool,
         mut joined: impl FnMut(&mut Frame<H>, usize),
     ) {
+        debug_assert!(
+            self.looked >= self.begun_frames(),
+            "it was not looked at before"
+        );
         let mut lead = self.looked;
         let mut bytes = 0;
         let mut purse = self.purse;
@@ -156,14 +162,19 @@ impl<const H: usize> Outbox<H> {
         for frame in self.frames.range(paid..self.looked.max(paid)) {
             pays(frame, Some(limit), &mut purse);
         }
-        let next = |it: &&Frame<H>, purse: &mut Purse| {
-            is_below(it, Some(limit)) && pays(it, Some(limit), purse)
-        };
-        while let Some(frame) = self.frames.get(self.looked)
-            && next(&frame, &mut purse)
-        {
+        let below = |it: &&Frame<H>| is_below(it, Some(limit));
+        while let Some(frame) = self.frames.get(self.looked).filter(below) {
             let at = self.looked;
-            let follows = at > lead && joins(&self.frames[at - 1], frame, at - lead);
+            let before = (at > lead).then(|| &self.frames[at - 1]);
+            let follows = before.is_some_and(|before| {
+                !before.single && !frame.single && joins(before, frame, at - lead)
+            });
+            // Joined, they are one request.
+            let mut cost = frame.cost;
+            cost.requests *= u64::from(!follows);
+            if !purse.pay(cost, limit.granted, !follows && frame.tag == limit.alone) {
+                break;
+            }
             if !follows {
                 self.close_run(lead..at, &mut joined);
                 lead = at;
@@ -172,12 +183,12 @@ impl<const H: usize> Outbox<H> {
                 }
             }
             let frame = &mut self.frames[at];
-            bytes += length(frame);
-            self.looked += 1;
             if follows {
                 self.bytes -= frame.head as u64;
                 frame.joined = true;
             }
+            bytes += length(frame);
+            self.looked += 1;
         }
         self.close_run(lead..self.looked, &mut joined);
     }
@@ -293,7 +304,9 @@ impl<const H: usize> Outbox<H> {
         let mut skip = self.sent as usize;
         let mut purse = self.purse;
         let mut begun = self.sent > 0;
-        let below = self.frames.iter().take_while(|frame| {
+        // What was not looked at may yet be joined, which nothing may that was begun.
+        let ready = limit.map_or(self.frames.len(), |_| self.looked);
+        let below = self.frames.iter().take(ready).take_while(|frame| {
             let paid = std::mem::take(&mut begun);
             is_below(frame, limit) && (paid || pays(frame, limit, &mut purse))
         });

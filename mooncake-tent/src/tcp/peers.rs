@@ -66,6 +66,9 @@ pub(super) struct Peers {
     /// Errands end now.
     quit: AtomicBool,
     me: Weak<Self>,
+    /// There is none for the next errand.
+    #[cfg(test)]
+    no_thread: AtomicBool,
 }
 
 /// The lanes to one peer. The lock of `lanes` is taken before that of `dial`.
@@ -161,6 +164,8 @@ impl Peers {
             errands: Mutex::default(),
             errand_ended: Condvar::new(),
             quit: AtomicBool::new(false),
+            #[cfg(test)]
+            no_thread: AtomicBool::new(false),
             me: Weak::clone(me),
         })
     }
@@ -368,6 +373,10 @@ impl Peers {
     /// Runs `work` on a thread of its own that [`until_quiet`](Self::until_quiet) waits for.
     fn errand(&self, name: &str, work: impl FnOnce(&Self) + Send + 'static) -> io::Result<()> {
         let errand = self.begin_errand();
+        #[cfg(test)]
+        if self.no_thread.swap(false, Ordering::AcqRel) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
         spawn(name, move || work(&errand.0)).map(drop)
     }
 
@@ -462,21 +471,36 @@ impl Peers {
 
     fn fence_soon(&self, peer: &Arc<PeerLanes>, lane: u64, loud: Loud) {
         let late = self.config.late();
-        let mut dead = peer.dead.lock();
-        dead.lanes.push(DeadLane {
+        peer.dead.lock().lanes.push(DeadLane {
             id: lane,
             quiet_at: loud.last_deadline().and_then(|last| last.checked_add(late)),
             writes: loud.tasks,
         });
         peer.fence_wanted.notify_all();
-        if !dead.fencing {
-            let fenced = Arc::clone(peer);
-            match self.errand("tcp-fence", move |peers| peers.fence_dead(&fenced)) {
-                Ok(()) => dead.fencing = true,
-                Err(error) => {
-                    tracing::warn!(%error, lane, "writes of a broken lane stay quarantined: no thread");
-                }
+        self.begin_fencing(peer);
+    }
+
+    /// Sees to it that a thread looks after the peer's dead lanes.
+    fn begin_fencing(&self, peer: &Arc<PeerLanes>) {
+        let mut dead = peer.dead.lock();
+        if dead.fencing || dead.lanes.is_empty() || self.quit.load(Ordering::Acquire) {
+            return;
+        }
+        let fenced = Arc::clone(peer);
+        match self.errand("tcp-fence", move |peers| peers.fence_dead(&fenced)) {
+            Ok(()) => dead.fencing = true,
+            Err(error) => {
+                tracing::warn!(%error, peer = %peer.id, "writes of a broken lane are quarantined: no thread");
+                self.poller.fence_later();
             }
+        }
+    }
+
+    /// As far as there was no thread for it before.
+    pub(super) fn fence_at_last(&self) {
+        let peers: Vec<_> = self.peers.lock().values().cloned().collect();
+        for peer in &peers {
+            self.begin_fencing(peer);
         }
     }
 
@@ -654,6 +678,7 @@ impl Peers {
 
     /// Waits for proof that no write of the lanes that were cut can land.
     pub(super) fn until_quiet(&self, end: Instant) -> Result<(), Error> {
+        self.fence_at_last();
         let mut errands = self.errands.lock();
         while *errands > 0 && !self.errand_ended.wait_until(&mut errands, end).timed_out() {}
         self.quit.store(true, Ordering::Release);
@@ -772,5 +797,35 @@ mod tests {
         let kept = peers.peers.lock();
         assert!(kept.len() < 4 * IDLE_PEERS, "{}", kept.len());
         assert!(kept.contains_key(&held.id) && kept.contains_key(&loud));
+    }
+
+    #[test]
+    fn law_03_what_is_dead_is_fenced_though_there_was_no_thread_at_first() {
+        let poller = Poller::new(1).unwrap();
+        let tasks = Arc::new(TaskSlab::with_failovers(0));
+        let peers = Peers::new(Incarnation::random(), tasks, TcpConfig::default(), poller);
+        peers.poller().start(&peers).unwrap();
+        let endpoint = (
+            super::super::link::NAME.to_owned(),
+            "127.0.0.1:1".to_owned(),
+        );
+        let peer = Peer::new(Incarnation::random(), vec![endpoint]);
+        let peer = peers.entry(&peer).unwrap();
+        peer.loud.fetch_add(1, Ordering::AcqRel);
+        peer.dead.lock().lanes.push(DeadLane {
+            id: 1,
+            writes: Vec::new(),
+            quiet_at: Some(Instant::now()),
+        });
+        peers.no_thread.store(true, Ordering::Release);
+        peers.begin_fencing(&peer);
+        assert!(!peer.dead.lock().fencing);
+        let end = after(Duration::from_secs(20));
+        while peer.loud.load(Ordering::Acquire) > 0 {
+            assert!(Instant::now() < end, "nobody looks after it");
+            thread::sleep(Duration::from_millis(5));
+        }
+        peers.until_quiet(end).unwrap();
+        peers.poller().stop();
     }
 }

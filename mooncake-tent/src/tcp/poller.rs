@@ -45,6 +45,8 @@ pub(super) struct Poller {
     stopped: AtomicBool,
     /// All that have not been retired, connected or not.
     lanes: Mutex<FxHashMap<u64, SharedLane>>,
+    /// There was no thread to fence what is dead.
+    fences_wait: AtomicBool,
 }
 
 /// A thread and what it waits for.
@@ -90,6 +92,7 @@ impl Poller {
         Ok(Arc::new(Self {
             workers: workers.collect::<io::Result<_>>()?,
             stopped: AtomicBool::new(false),
+            fences_wait: AtomicBool::new(false),
             lanes: Mutex::default(),
         }))
     }
@@ -161,6 +164,12 @@ impl Poller {
         }
     }
 
+    /// The next look after all lanes tries again to fence what is dead.
+    pub(super) fn fence_later(&self) {
+        self.fences_wait.store(true, Ordering::Release);
+        self.workers[0].wake();
+    }
+
     pub(super) fn remove(&self, lane: &Lane) {
         self.lanes.lock().remove(&lane.id());
         if let Some(socket) = lane.socket() {
@@ -175,7 +184,9 @@ impl Poller {
         let mut looked = Instant::now();
         loop {
             // The first one looks after all of them.
-            let idle = number > 0 || self.lanes.lock().is_empty();
+            let nothing =
+                || self.lanes.lock().is_empty() && !self.fences_wait.load(Ordering::Acquire);
+            let idle = number > 0 || nothing();
             let tick = Timespec {
                 tv_sec: 0,
                 tv_nsec: TICK.as_nanos() as _,
@@ -252,6 +263,9 @@ impl Poller {
 
     /// Ends what is overdue, and takes up what its submitter neither waits for nor looks at.
     fn look_after(&self, peers: &Peers, now: Instant) {
+        if self.fences_wait.swap(false, Ordering::AcqRel) {
+            peers.fence_at_last();
+        }
         let life = peers.config().lane_life;
         for lane in self.lanes() {
             let mut why = lane.end_overdue(now).then(overdue);

@@ -59,6 +59,7 @@ const ANSWERS: usize = 32;
 const ANSWER_PAYLOAD: u64 = 1 << 20;
 /// A payload from here on is worth an answer of its own.
 const LARGE: u64 = 64 << 10;
+
 /// The accepting end of the link.
 #[derive(Debug)]
 pub(super) struct Target {
@@ -710,6 +711,7 @@ impl<'a> Lane<'a> {
             header: header.encode(),
             head: ANSWER_BYTES,
             joined: false,
+            single: true,
             payload,
             deadline: None,
         });

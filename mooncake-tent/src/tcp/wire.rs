@@ -499,7 +499,8 @@ impl RequestHeader {
     pub(super) fn goes_on(before: &LongRequest, next: &LongRequest) -> bool {
         let end = number(before, OFFSET_AT).checked_add(Self::length(before));
         // Verb, flags and generation are before the tag, the registration behind it.
-        before[..TAG_AT] == next[..TAG_AT]
+        matches!(Verb::from_wire(before[0]), Ok(Verb::Read | Verb::Write))
+            && before[..TAG_AT] == next[..TAG_AT]
             && before[FLAGS_AT] == 0
             && before[TAG_AT + 8..OFFSET_AT] == next[TAG_AT + 8..OFFSET_AT]
             && before[DEADLINE_AT..][..8] == next[DEADLINE_AT..][..8]

@@ -690,7 +690,7 @@ impl TaskBody {
             self.failure = Some(Outcome::cancelled(Stage::Resolve, spec.peer.id()));
             return false;
         }
-        self.carrier = None;
+        (self.previous, self.carrier) = (None, None);
         self.unfinished = 1;
         self.loud += 1;
         self.awaits_quiet = self.loud > 1;
@@ -880,6 +880,50 @@ mod tests {
 
     fn failed(reason: Reason) -> TransferError {
         TransferError::unstarted(reason, Stage::Admit, None)
+    }
+
+    /// The first part of a task, of 34 of 100 bytes, is done after a retry behind its first 20.
+    #[test]
+    fn a_part_that_was_retried_leaves_nothing_of_that_to_the_next() {
+        let (slab, _batch, task) = slab_with_one(true);
+        let turns = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&turns);
+        slab.on_retry(Box::new(move |_, turn| noted.lock().push(turn)));
+        let segment = crate::segment::Segment::new(
+            String::new(),
+            crate::segment::SegmentDescriptor::new(
+                String::new(),
+                Incarnation::random(),
+                0,
+                String::new(),
+                Vec::new(),
+                Vec::new(),
+            ),
+            Arc::default(),
+        );
+        let terms = super::super::rest::RestTerms {
+            segment,
+            fences: 0,
+            deadline: Instant::now() + std::time::Duration::from_secs(9),
+            link: 0,
+        };
+        slab.amend(task, |spec| spec.length = 100);
+        let mut spec = slab.spec(task).unwrap();
+        let rest = Rest::cut(&mut spec, 40, terms);
+        slab.renew(task, spec);
+        slab.divide(task, Box::new(rest));
+        let mut error = failed(Reason::StaleGeneration);
+        error.applied = Applied::UpTo(20);
+        slab.finish(task, Outcome::Failed(error), true);
+        let mut spec = slab.spec(task).unwrap();
+        (spec.length, spec.offset) = (spec.length - 20, spec.offset + 20);
+        let left = spec.length;
+        slab.renew(task, spec);
+        // Its end comes before its quiet.
+        slab.finish(task, Outcome::Completed { bytes: left }, false);
+        slab.settle(task);
+        assert_eq!(*turns.lock(), [Turn::Now, Turn::WhenQuiet, Turn::Part]);
+        assert_eq!(slab.retried_for(task), None);
     }
 
     #[test]

@@ -49,9 +49,11 @@ impl Lane {
             let bytes = pending.length;
             if pending.run.tasks > 0 {
                 inbox.discard(ANSWER_BYTES as u64);
-                inbox.expect(pending.run.bytes);
             }
             if pending.verb == Verb::Read {
+                if pending.run.tasks > 0 {
+                    inbox.expect(pending.run.bytes);
+                }
                 match pending.task {
                     Some(_) => inbox.place(&pending.local),
                     None => _ = inbox.discard(bytes),
@@ -198,6 +200,7 @@ mod tests {
                 deadline: None,
                 flags: Flags::default(),
                 extension: Extension::default(),
+                single: false,
             });
             assert!(lane.post(&mut posts.collect()));
             lane.flush();

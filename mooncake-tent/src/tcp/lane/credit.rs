@@ -11,8 +11,8 @@ use crate::credit::{Credit, Grants};
 /// A lane that was idle for so long gives back what it does not need.
 const REST: Duration = Duration::from_millis(500);
 
-/// What was granted, for whoever sends. Written under the lock of the pending requests, before those
-/// that are answered are taken out: who sees that nothing is unanswered sees the last grant.
+/// What was granted, for whoever sends. Written under the same lock of the pending requests under which
+/// those that are answered are taken out: who sees that nothing is unanswered sees the last grant.
 #[derive(Debug)]
 pub(super) struct Granted {
     bytes: AtomicU64,
@@ -48,6 +48,13 @@ impl Granted {
 
     pub(super) fn window(&self) -> u64 {
         self.window.load(Ordering::Relaxed)
+    }
+
+    /// As the tuner says what suits the connection.
+    #[cfg(test)]
+    pub(super) fn suit(&self, window: u64, piece: u64) {
+        self.window.store(window, Ordering::Relaxed);
+        self.piece.store(piece, Ordering::Relaxed);
     }
 
     pub(super) fn set(&self, grants: &Grants) {
@@ -164,6 +171,7 @@ impl Lane {
                 header: header.encode_long(Extension::default()),
                 head: header.sent_bytes(),
                 joined: false,
+                single: true,
                 payload: SmallVec::new(),
                 deadline: None,
             });

@@ -24,6 +24,7 @@ fn post() -> Post {
         length: 1,
         flags: Flags::default(),
         extension: Extension::default(),
+        single: false,
         deadline: None,
     }
 }

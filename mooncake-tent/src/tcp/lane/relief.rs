@@ -179,6 +179,7 @@ mod tests {
             length: LENGTH,
             flags: Flags::default(),
             extension: Extension::default(),
+            single: false,
             deadline: None,
         }
     }

@@ -3,7 +3,10 @@
 //! It is decided when they are about to be sent, so that until then each is by itself: it may be
 //! cancelled, or go to another lane. Each keeps its task, its bytes and its end.
 
-use super::{Lane, Limit, Pending, Receiver, RequestHeader, Run, Sender, Sink, VecDeque};
+use super::{
+    super::link::cut, Extension, Flags, Frame, LONG_REQUEST_BYTES, Lane, Limit, Pending, Post,
+    Receiver, RequestHeader, Run, Sender, Sink, VecDeque,
+};
 
 /// Most bytes of a request that is made of several: so much goes to waste if one of them is cancelled.
 pub(super) const MOST_BYTES: u64 = 256 << 10;
@@ -22,8 +25,7 @@ impl Lane {
         let mut bytes = 0;
         // No longer than what may be under way at once.
         let most = self.run_bytes.min(self.piece());
-        let joins = |before: &_, next: &_, frames| {
-            let (before, next): (&super::Frame<_>, &super::Frame<_>) = (before, next);
+        let joins = |before: &Frame<LONG_REQUEST_BYTES>, next: &Frame<_>, frames| {
             if frames == 1 {
                 bytes = RequestHeader::length(&before.header);
             }
@@ -49,6 +51,43 @@ impl Lane {
             RequestHeader::set_length(&mut lead.header, whole.bytes);
             lead.cost = pending[first].verb.cost(whole.bytes);
         });
+    }
+}
+
+impl Lane {
+    /// A run was refused, since it reaches too far. Nothing of it was touched, and those that do not
+    /// reach too far have nothing to do with that: each asks for itself.
+    pub(super) fn ask_one_by_one(&self, run: &mut Vec<Pending>) {
+        let mut posts = Vec::new();
+        for pending in run.drain(..) {
+            self.load_less(pending.length);
+            let Some(task) = pending.task else { continue };
+            let Some(spec) = self.tasks.posting(task) else {
+                continue;
+            };
+            let start = pending.offset - spec.offset;
+            posts.push(Post {
+                task,
+                verb: pending.verb,
+                local: cut(&spec.local, start, start + pending.length),
+                registration: spec.registration,
+                generation: spec.generation,
+                offset: pending.offset,
+                length: pending.length,
+                deadline: pending.deadline,
+                flags: Flags::default(),
+                extension: Extension::default(),
+                single: true,
+            });
+        }
+        let tasks: Vec<_> = posts.iter().map(|post| post.task).collect();
+        self.post_or_end(&mut posts);
+        // Whoever cancelled one meanwhile may have looked for it in vain.
+        for task in tasks {
+            if self.tasks.is_unwanted(task) {
+                self.cancel(task);
+            }
+        }
     }
 }
 
@@ -92,7 +131,7 @@ impl Receiver {
 mod tests {
     use std::{
         io::{Read, Write},
-        net::TcpStream,
+        net::{TcpListener, TcpStream},
         os::{fd::OwnedFd, unix::net::UnixStream},
         sync::Arc,
     };
@@ -208,6 +247,7 @@ mod tests {
                 deadline: None,
                 flags: Flags::default(),
                 extension: Extension::default(),
+                single: false,
             });
             assert!(lane.post(&mut posts.collect()));
             Self {
@@ -355,6 +395,7 @@ mod tests {
             deadline: None,
             flags: Flags::default(),
             extension: Extension::default(),
+            single: false,
         });
         assert!(lane.post(&mut far.collect()));
         lane.flush();
@@ -460,6 +501,111 @@ mod tests {
         let heard = scene.lane.receive(&mut scene.lane.receiver());
         assert!(matches!(heard, Err(Reason::Protocol(_))), "{heard:?}");
         assert!((0..8).all(|task| scene.end(task).is_none()));
+    }
+
+    #[test]
+    fn what_is_begun_is_never_joined_wherever_a_call_ends() {
+        const LENGTH: u64 = 5_000;
+        const COUNT: u64 = 900;
+        let memory = (0..(LENGTH * COUNT) as usize).map(ours).collect();
+        let memory = Memory::from_vec(memory).unwrap();
+        let local = LocalBuffer::new(RegistrationId(1), memory, Permission::Local, String::new());
+        let local = Arc::new(local);
+        for prefill in (1_000_000..1_036_000).step_by(611) {
+            let id = PeerId::from_u64(1).unwrap();
+            let tasks: Tasks = Arc::new(TaskSlab::new());
+            let config = TcpConfig {
+                window_bytes: LENGTH * COUNT,
+                ..TcpConfig::default()
+            };
+            let lane = Lane::new(1, id, tasks, &config, Arc::default());
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let mut peer = listener.accept().unwrap().0;
+            // So the first call of the lane ends somewhere else each time.
+            socket.write_all(&vec![9; prefill]).unwrap();
+            lane.connected(socket, LaneClock::start());
+            let posts = (0..COUNT).map(|i| Post {
+                task: TaskRef::NONE,
+                verb: Verb::Write,
+                local: smallvec![slice(&local, i * LENGTH, LENGTH)],
+                registration: RegistrationId(1),
+                generation: Generation(1),
+                offset: i * LENGTH,
+                length: LENGTH,
+                deadline: None,
+                flags: Flags::default(),
+                extension: Extension::default(),
+                single: false,
+            });
+            assert!(lane.post(&mut posts.collect()));
+            peer.set_nonblocking(true).unwrap();
+            let (mut came, mut some) = (Vec::new(), vec![0; 1 << 20]);
+            loop {
+                let blocked = lane.flush();
+                let taken = peer.read(&mut some).unwrap_or(0);
+                came.extend_from_slice(&some[..taken]);
+                if !blocked && taken == 0 {
+                    break;
+                }
+            }
+            let (mut rest, mut at) = (&came[prefill..], 0);
+            while let Some(header) = rest.first_chunk::<REQUEST_BYTES>() {
+                let request = RequestHeader::decode(header).expect("it is a request");
+                assert_eq!(request.offset, at, "with {prefill} before");
+                at += request.length;
+                rest = &rest[REQUEST_BYTES + request.length as usize..];
+            }
+            assert!(rest.is_empty() && at == LENGTH * COUNT, "{at}");
+        }
+    }
+
+    #[test]
+    fn answers_to_large_writes_are_heard_many_at_once() {
+        let mut scene = Scene::new(&[]);
+        let length = 40 << 10;
+        let memory = Memory::from_vec(vec![1; 20 * length as usize]).unwrap();
+        let local = LocalBuffer::new(RegistrationId(1), memory, Permission::Local, String::new());
+        let local = Arc::new(local);
+        let posts = (0..20).map(|i| Post {
+            task: TaskRef::NONE,
+            verb: Verb::Write,
+            local: smallvec![slice(&local, i * length, length)],
+            registration: RegistrationId(1),
+            generation: Generation(1),
+            offset: 2 * i * length,
+            length,
+            deadline: None,
+            flags: Flags::default(),
+            extension: Extension::default(),
+            single: false,
+        });
+        assert!(scene.lane.post(&mut posts.collect()));
+        for pending in &mut *scene.lane.pending.lock() {
+            pending.task = None;
+        }
+        let mut some = vec![0; 1 << 20];
+        while scene.lane.flush() {
+            let _taken = scene.peer.read(&mut some).unwrap();
+        }
+        let answer = |tag| AnswerHeader {
+            status: Status::Applied,
+            verb: Verb::Write,
+            check: None,
+            tag,
+            length: 0,
+            granted: Credit::ENDLESS,
+        };
+        let answers: Vec<u8> = (0..20).flat_map(|tag| answer(tag).encode()).collect();
+        let mut calls = 0;
+        for part in [&answers[..ANSWER_BYTES], &answers[ANSWER_BYTES..]] {
+            scene.peer.write_all(part).unwrap();
+            let lane = &scene.lane;
+            while lane.receive(&mut lane.receiver()).unwrap() != Received::Nothing {
+                calls += 1;
+            }
+        }
+        assert_eq!((calls, scene.lane.load()), (2, 0));
     }
 
     fn asks() -> impl Strategy<Value = Vec<Ask>> {
