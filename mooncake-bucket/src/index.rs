@@ -6,7 +6,7 @@ use hashbrown::HashTable;
 use parking_lot::RwLock;
 
 use crate::{
-    format::{UNIT, footer::FooterEntry, record::Layout},
+    format::{UNIT, footer::FooterEntry, record::Layout, tombstone::Tombstone},
     hash::KeyHash,
     name::Incarnation,
 };
@@ -58,13 +58,19 @@ impl Entry {
         self.layout().span()
     }
 
+    /// What says that this copy is dead.
+    pub(crate) fn tombstone(&self) -> Tombstone {
+        Tombstone {
+            bucket: self.bucket,
+            unit: self.unit,
+            hash: self.hash,
+            incarnation: self.incarnation,
+        }
+    }
+
     /// Its removal has begun: nobody is served it any more.
     pub(crate) fn is_removing(&self) -> bool {
         self.flags & REMOVING != 0
-    }
-
-    fn is(&self, hash: KeyHash, incarnation: Incarnation) -> bool {
-        self.hash == hash && self.incarnation == incarnation
     }
 }
 
@@ -95,8 +101,8 @@ pub(crate) enum EndPut {
 /// Whether there is something to remove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BeginRemove {
-    /// It is in this bucket, and nobody is served it any more.
-    Found(u32),
+    /// It is here, and nobody is served it any more.
+    Found,
     /// It is being written. It will never be served.
     InFlight,
     Absent,
@@ -217,7 +223,7 @@ impl Index {
         &self,
         hash: KeyHash,
         incarnation: Incarnation,
-        found: impl FnOnce(u32),
+        found: impl FnOnce(&Entry),
     ) -> BeginRemove {
         let mut shard = self.shard(hash).write();
         let begun = shard.begun.get_mut(&hash);
@@ -231,19 +237,23 @@ impl Index {
             Some(entry) if entry.incarnation == incarnation => {
                 entry.flags |= REMOVING;
                 // Under the lock: what compactions do meanwhile comes wholly before this or after it.
-                found(entry.bucket);
-                BeginRemove::Found(entry.bucket)
+                found(entry);
+                BeginRemove::Found
             }
             Some(entry) => BeginRemove::Other(entry.incarnation),
             None => BeginRemove::Absent,
         }
     }
 
-    /// Forgets a record whose tombstone is durable, and says where it was by now.
-    pub(crate) fn end_remove(&self, hash: KeyHash, incarnation: Incarnation) -> Option<Entry> {
+    /// Forgets a record of which `durable` speak, and says where it was by now. A copy that was put anew meanwhile, and is
+    /// being removed by somebody else, is theirs.
+    pub(crate) fn end_remove(&self, durable: &[Tombstone]) -> Option<Entry> {
+        let hash = durable.first()?.hash;
         let mut shard = self.shard(hash).write();
         let entry = shard.find(hash)?;
-        (entry.is(hash, incarnation) && entry.is_removing()).then(|| {
+        let place = entry.tombstone();
+        let ours = entry.is_removing() && durable.iter().any(|stone| stone.covers(&place));
+        ours.then(|| {
             shard.remove(hash);
             entry
         })
@@ -475,15 +485,18 @@ mod tests {
         let (one, moved) = (entry(1, 5, 1), entry(1, 5, 9));
         put(&index, one);
         let mut found = 0;
-        let remove = index.begin_remove(one.hash, one.incarnation, |bucket| found = bucket);
-        assert_eq!((remove, found), (BeginRemove::Found(1), 1));
+        let remove = index.begin_remove(one.hash, one.incarnation, |entry| found = entry.bucket);
+        assert_eq!((remove, found), (BeginRemove::Found, 1));
         assert_eq!(index.get(one.hash), None, "nobody is served it");
         assert!(index.relocate(&one, &moved));
         assert_eq!(index.get(one.hash), None, "nor at the new place");
         assert_eq!(
-            index.end_remove(one.hash, one.incarnation).unwrap().bucket,
-            9
+            index.end_remove(&[one.tombstone()]),
+            None,
+            "not of this copy"
         );
+        let durable = [one.tombstone(), moved.tombstone()];
+        assert_eq!(index.end_remove(&durable).unwrap().bucket, 9);
         assert_eq!(index.len(), 0);
     }
 

@@ -21,12 +21,10 @@ use crate::{
         control::Control,
         file_name::FileName,
         footer::FooterEntry,
-        tombstone::{ANY_BUCKET, Tombstone},
+        tombstone::{ANY_BUCKET, ANY_UNIT, Tombstone},
     },
-    hash::KeyHash,
     ids::{Ids, fill},
     index::Entry,
-    name::Incarnation,
     recover::{
         scan::{Scanned, scan},
         survey::{Survey, damaged},
@@ -163,14 +161,14 @@ fn identify(disk: &dyn Disk, survey: &mut Survey, adopt: bool) -> Result<[u8; 16
 
 /// What the logs say is dead.
 struct Graves {
-    by_bucket: BTreeMap<u64, HashSet<(KeyHash, Incarnation)>>,
+    all: HashSet<Tombstone>,
     /// Those of them that are still on the disk.
     needed: Mutex<Vec<Tombstone>>,
 }
 
 impl Graves {
     fn read(disk: &dyn Disk, survey: &Survey, identity: [u8; 16]) -> Result<Self, OpenError> {
-        let mut by_bucket = BTreeMap::<u64, HashSet<_>>::new();
+        let mut all = HashSet::new();
         for number in &survey.logs {
             let name = FileName::Tombstones(*number);
             let stones = read_log(disk, *number, identity).map_err(|error| {
@@ -180,37 +178,35 @@ impl Graves {
                     None => OpenError::io(format!("reading {}", name.text()))(error),
                 }
             })?;
-            for stone in stones {
-                let bucket = by_bucket.entry(stone.bucket).or_default();
-                bucket.insert((stone.hash, stone.incarnation));
-            }
+            all.extend(stones);
         }
         Ok(Self {
-            by_bucket,
+            all,
             needed: Mutex::default(),
         })
     }
 
-    /// Whether a record of a bucket is dead; if so, its tombstone stays.
-    fn holds(&self, bucket: u32, entry: &FooterEntry) -> bool {
-        let key = (entry.hash, entry.incarnation);
-        let dead = [u64::from(bucket), ANY_BUCKET].iter().any(|bucket| {
-            self.by_bucket
-                .get(bucket)
-                .is_some_and(|stones| stones.contains(&key))
-        });
+    /// Whether a record is dead; if so, it keeps a tombstone, which names its place from now on.
+    fn hold(&self, entry: &Entry) -> bool {
+        let here = entry.tombstone();
+        let in_bucket = Tombstone {
+            unit: ANY_UNIT,
+            ..here
+        };
+        let anywhere = Tombstone {
+            bucket: ANY_BUCKET,
+            ..in_bucket
+        };
+        let stones = [here, in_bucket, anywhere];
+        let dead = stones.iter().any(|stone| self.all.contains(stone));
         if dead {
-            self.keep(bucket, entry.hash, entry.incarnation);
+            self.keep(entry);
         }
         dead
     }
 
-    fn keep(&self, bucket: u32, hash: KeyHash, incarnation: Incarnation) {
-        self.needed.lock().push(Tombstone {
-            bucket: u64::from(bucket),
-            hash,
-            incarnation,
-        });
+    fn keep(&self, entry: &Entry) {
+        self.needed.lock().push(entry.tombstone());
     }
 
     /// Puts one log with what is needed in place of all there are.
@@ -325,10 +321,10 @@ fn take_in(
         return;
     };
     for record in entries {
-        if graves.holds(id, record) {
+        let entry = Entry::new(id, record);
+        if graves.hold(&entry) {
             continue;
         }
-        let entry = Entry::new(id, record);
         let live = &shells[&id];
         live.bytes.fetch_add(entry.span(), Ordering::Relaxed);
         live.records.fetch_add(1, Ordering::Relaxed);
@@ -337,7 +333,7 @@ fn take_in(
             let shell = &shells[&loser.bucket];
             shell.bytes.fetch_sub(loser.span(), Ordering::Relaxed);
             shell.records.fetch_sub(1, Ordering::Relaxed);
-            graves.keep(loser.bucket, loser.hash, loser.incarnation);
+            graves.keep(&loser);
         }
     }
 }

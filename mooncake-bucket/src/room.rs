@@ -10,7 +10,7 @@ use crate::{
     config::Eviction,
     counters::Counters,
     error::{GcError, PutError},
-    format::{BLOCK, file_name::FileName, footer, group::Plan, tombstone::Tombstone},
+    format::{BLOCK, file_name::FileName, footer, group::Plan},
     index::Entry,
     storage::Storage,
 };
@@ -202,11 +202,7 @@ impl Storage {
         if let Err(error) = self.unlink(bucket) {
             // The file may outlive this, but nothing in it.
             for entry in &gone {
-                self.log.note(Tombstone {
-                    bucket: u64::from(bucket.id),
-                    hash: entry.hash,
-                    incarnation: entry.incarnation,
-                });
+                self.log.note(entry.tombstone());
             }
             return Err(error);
         }

@@ -11,7 +11,7 @@ use crate::{
     format::{
         BLOCK,
         file_name::FileName,
-        tombstone::{self, LogHead, Tombstone},
+        tombstone::{self, ANY_BUCKET, LogHead, Tombstone},
     },
     ids::{Ids, random},
 };
@@ -227,7 +227,7 @@ impl TombstoneLog {
             .collect::<io::Result<Vec<_>>>()
             .map(|logs| {
                 let mut all: Vec<_> = logs.into_iter().flatten().collect();
-                all.retain(|stone| !u32::try_from(stone.bucket).is_ok_and(&gone));
+                all.retain(|stone| stone.bucket == ANY_BUCKET || !gone(stone.bucket));
                 all.sort_unstable();
                 all.dedup();
                 all

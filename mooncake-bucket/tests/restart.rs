@@ -93,6 +93,34 @@ fn an_older_life_does_not_come_back_when_the_one_that_replaced_it_is_removed_and
 }
 
 #[test]
+fn a_life_that_is_put_anew_after_its_removal_is_there_after_a_restart() {
+    for (lives, gone) in [(&[5][..], 5), (&[5, 7], 7)] {
+        let disk = SimDisk::new();
+        let backend = open(&disk).unwrap();
+        for seq in lives {
+            put(&backend, "key", *seq);
+        }
+        assert_eq!(remove(&backend, "key", gone), Removed::Gone);
+        put(&backend, "key", 5);
+        for restart in 0..3 {
+            let backend = open(&disk.after_process_death()).unwrap();
+            assert_eq!(
+                get(&backend, "key"),
+                Some(5),
+                "restart {restart} of {lives:?}"
+            );
+        }
+        // And it can be removed like any other.
+        assert_eq!(remove(&backend, "key", 5), Removed::Gone);
+        disk.cut_power();
+        for seed in 0..10 {
+            let backend = open(&disk.after_power_loss(seed)).unwrap();
+            assert_eq!(get(&backend, "key"), None);
+        }
+    }
+}
+
+#[test]
 fn a_removal_refuses_another_life_and_can_be_repeated() {
     let disk = SimDisk::new();
     let backend = open(&disk).unwrap();

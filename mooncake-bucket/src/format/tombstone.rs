@@ -14,16 +14,30 @@ pub(crate) const ENTRY: usize = 40;
 /// The most entries of one frame.
 pub(crate) const MOST: usize = 1 << 20;
 
-/// Every copy of the record, wherever it is found.
-pub(crate) const ANY_BUCKET: u64 = u64::MAX;
+/// Every copy of the record, in whichever bucket it is found: no bucket has this number.
+pub(crate) const ANY_BUCKET: u32 = 0;
+/// Every copy of the record in the bucket: no record begins there.
+pub(crate) const ANY_UNIT: u32 = 0;
 
-/// The copy of a record in one bucket is dead.
+/// A copy of a record is dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Tombstone {
     /// Where the copy is, or [`ANY_BUCKET`].
-    pub(crate) bucket: u64,
+    pub(crate) bucket: u32,
+    /// Where in the bucket it begins, in units, or [`ANY_UNIT`].
+    pub(crate) unit: u32,
     pub(crate) hash: KeyHash,
     pub(crate) incarnation: Incarnation,
+}
+
+impl Tombstone {
+    /// Whether it speaks of the copy that `place` is the tombstone of.
+    pub(crate) fn covers(&self, place: &Self) -> bool {
+        let bucket = self.bucket == ANY_BUCKET || self.bucket == place.bucket;
+        let unit = self.unit == ANY_UNIT || self.unit == place.unit;
+        let record = (self.hash, self.incarnation) == (place.hash, place.incarnation);
+        record && bucket && unit
+    }
 }
 
 /// The first block of a log.
@@ -87,6 +101,7 @@ pub(crate) fn encode(entries: &[Tombstone], stamp: u64, number: u64) -> Vec<u8> 
         bytes.extend_from_slice(&entry.incarnation.epoch.to_le_bytes());
         bytes.extend_from_slice(&entry.incarnation.seq.to_le_bytes());
         bytes.extend_from_slice(&entry.bucket.to_le_bytes());
+        bytes.extend_from_slice(&entry.unit.to_le_bytes());
     }
     let sum = checksum(&bytes);
     set(&mut bytes, FRAME_CHECKSUM, sum.to_le_bytes());
@@ -128,7 +143,8 @@ pub(crate) fn decode(bytes: &[u8], stamp: u64) -> Result<(u64, Vec<Tombstone>, u
                 low: fields.u64(8),
             },
             incarnation: Incarnation::new(fields.u64(16), fields.u64(24)),
-            bucket: fields.u64(32),
+            bucket: fields.u32(32),
+            unit: fields.u32(36),
         }
     });
     Ok((fields.u64(16), entries.collect(), frame_bytes(count)))
@@ -145,7 +161,8 @@ mod tests {
         for count in [0, 1, 101, 102, 1000] {
             let entries: Vec<_> = (0..count)
                 .map(|i| Tombstone {
-                    bucket: i,
+                    bucket: i as u32,
+                    unit: 7 * i as u32,
                     hash: KeyHash { high: 5, low: i },
                     incarnation: Incarnation::new(9, i),
                 })
