@@ -71,14 +71,10 @@ impl Storage {
             // What is absent since it is being evicted could come back until that is durable.
             self.leaving.wait();
         }
-        // Even if nothing of this was here: what is noted may be what is absent.
-        let waits = !stones.is_empty() || self.log.waiting() > 0;
-        let durable = if waits {
-            Counters::add(&self.counters.tombstone_batches, 1);
-            self.log.commit(&stones, &self.pen())
-        } else {
-            Ok(())
-        };
+        // Even if nothing of this was here: what is noted, or just being written for others, may be what is absent.
+        let durable = self.log.commit(&stones, &self.pen());
+        let batches = u64::from(!stones.is_empty());
+        Counters::add(&self.counters.tombstone_batches, batches);
         let mut outcomes = Vec::with_capacity(results.len());
         for (part, result) in parts.into_iter().zip(results) {
             if let Err(error) = &durable {

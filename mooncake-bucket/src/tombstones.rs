@@ -73,11 +73,6 @@ impl TombstoneLog {
         state.added += 1;
     }
 
-    /// How many wait for somebody who needs them.
-    pub(crate) fn waiting(&self) -> usize {
-        self.state.lock().waiting.len()
-    }
-
     /// Returns once `tombstones`, and all that were added before, are durable.
     pub(crate) fn commit(&self, tombstones: &[Tombstone], pen: &Pen<'_>) -> io::Result<()> {
         let mut state = self.state.lock();

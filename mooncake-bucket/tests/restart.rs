@@ -1,7 +1,7 @@
 //! What a start finds, and what it makes of it.
 #![expect(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use mooncake_bucket::{
     BucketConfig, BucketStorageBackend, Cursor, Disk, GcConfig, GetError, Incarnation, Name,
@@ -470,6 +470,39 @@ fn what_a_failed_put_left_on_the_disk_does_not_outlive_a_removal() {
                 "step {step}"
             );
         }
+    }
+}
+
+#[test]
+fn absent_is_not_answered_while_the_tombstone_that_makes_it_so_is_on_its_way_for_somebody_else() {
+    let disk = SimDisk::new();
+    let backend = open(&disk).unwrap();
+    for key in ["other", "another"] {
+        put(&backend, key, 1);
+    }
+    remove(&backend, "another", 1);
+    // The put's sync fails, and the one that would have sealed the bucket.
+    for step in 1..3 {
+        disk.fail_at(disk.steps() + step, std::io::ErrorKind::Other);
+    }
+    let bytes = "key 5 ".repeat(50);
+    let failed = backend.put(Put::new(Name::key("key"), life(5), bytes.as_bytes()));
+    assert!(failed.is_err());
+    disk.set_sync_time(Duration::from_millis(200));
+    let syncs = disk.syncs();
+    let after = std::thread::scope(|scope| {
+        scope.spawn(|| remove(&backend, "other", 1));
+        while disk.syncs() == syncs {
+            std::thread::yield_now();
+        }
+        assert_eq!(remove(&backend, "key", 5), Removed::Absent);
+        (0..60)
+            .map(|seed| disk.after_power_loss(seed))
+            .collect::<Vec<_>>()
+    });
+    for (seed, disk) in after.iter().enumerate() {
+        disk.set_sync_time(Duration::ZERO);
+        assert_eq!(get(&open(disk).unwrap(), "key"), None, "seed {seed}");
     }
 }
 
