@@ -54,6 +54,9 @@ pub struct Recovery {
     pub transitions: u64,
     /// Tombstones of records that are still on the disk.
     pub tombstones: u64,
+    /// Logs of tombstones whose last frame is not whole: of removals that a crash ended and that were not answered. A frame
+    /// that went bad later, and has none behind it, looks the same.
+    pub torn_logs: u64,
     /// Files that are set aside, now or before.
     pub quarantined_files: u64,
     /// Files that are not ours, and were left alone.
@@ -116,7 +119,7 @@ pub(crate) fn open(
     }
     let identity = identify(&*disk, &mut survey, adopt)?;
     recovery.transitions = resolve(&*disk, &mut survey, identity)?;
-    let graves = Graves::read(&*disk, &survey, identity)?;
+    let graves = Graves::read(&*disk, &survey, identity, &mut recovery)?;
     let storage = Storage::new(disk, config, identity, Ids::new(survey.below));
     for (name, bytes) in &survey.controls {
         storage.controls.set(*name, *bytes);
@@ -167,11 +170,16 @@ struct Graves {
 }
 
 impl Graves {
-    fn read(disk: &dyn Disk, survey: &Survey, identity: [u8; 16]) -> Result<Self, OpenError> {
+    fn read(
+        disk: &dyn Disk,
+        survey: &Survey,
+        identity: [u8; 16],
+        recovery: &mut Recovery,
+    ) -> Result<Self, OpenError> {
         let mut all = HashSet::new();
         for number in &survey.logs {
             let name = FileName::Tombstones(*number);
-            let stones = read_log(disk, *number, identity).map_err(|error| {
+            let (stones, torn) = read_log(disk, *number, identity).map_err(|error| {
                 let flaw = error.get_ref().and_then(|inner| inner.downcast_ref());
                 match flaw {
                     Some(flaw) => damaged(name, *flaw),
@@ -179,6 +187,7 @@ impl Graves {
                 }
             })?;
             all.extend(stones);
+            recovery.torn_logs += u64::from(torn);
         }
         Ok(Self {
             all,

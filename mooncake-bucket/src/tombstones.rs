@@ -9,7 +9,7 @@ use crate::{
     disk::{Disk, DiskFile, replace},
     error::copy,
     format::{
-        BLOCK,
+        BLOCK, Flaw,
         file_name::FileName,
         tombstone::{self, ANY_BUCKET, LogHead, Tombstone},
     },
@@ -127,9 +127,8 @@ impl TombstoneLog {
     }
 
     fn write(&self, batch: &[Tombstone], log: Option<Log>, pen: &Pen<'_>) -> io::Result<Log> {
-        let mut log = match log {
-            Some(log) => log,
-            None => self.begin(&[], pen)?,
+        let Some(mut log) = log else {
+            return self.begin(batch, pen);
         };
         let frame = tombstone::encode(batch, log.stamp, log.frames);
         let name = FileName::Tombstones(log.number);
@@ -152,14 +151,18 @@ impl TombstoneLog {
     /// A new log that begins with `tombstones`.
     fn begin(&self, tombstones: &[Tombstone], pen: &Pen<'_>) -> io::Result<Log> {
         let number = pen.ids.take(pen.disk, pen.controls)?;
+        let frames = tombstones.chunks(tombstone::MOST);
+        let count = frames.len() as u64;
+        let frame_bytes = frames
+            .clone()
+            .map(|frame| tombstone::frame_bytes(frame.len()));
         let head = LogHead {
             storage: self.storage,
             number,
             stamp: random()?,
+            born_bytes: BLOCK + frame_bytes.sum::<u64>(),
         };
         let mut content = head.encode();
-        let frames = tombstones.chunks(tombstone::MOST);
-        let count = frames.len() as u64;
         for (number, frame) in frames.enumerate() {
             content.extend(tombstone::encode(frame, head.stamp, number as u64));
         }
@@ -221,7 +224,8 @@ impl TombstoneLog {
             .map(|number| read_log(pen.disk, *number, self.storage))
             .collect::<io::Result<Vec<_>>>()
             .map(|logs| {
-                let mut all: Vec<_> = logs.into_iter().flatten().collect();
+                let stones = logs.into_iter().flat_map(|(stones, _)| stones);
+                let mut all: Vec<_> = stones.collect();
                 all.retain(|stone| stone.bucket == ANY_BUCKET || !gone(stone.bucket));
                 all.sort_unstable();
                 all.dedup();
@@ -237,42 +241,45 @@ impl TombstoneLog {
     }
 }
 
-/// Reads a log. A frame that was cut short by a crash was never acknowledged, and ends it; anything else that is
-/// wrong is an error of invalid data.
+/// Reads a log; `true`: its last frame is not whole. Of a frame that was appended a crash may have left anything, since
+/// it was never acknowledged; anything else that is wrong is an error of invalid data. (A last frame that was whole and
+/// then went bad looks the same as one that never was.)
 pub(crate) fn read_log(
     disk: &dyn Disk,
     number: u32,
     storage: [u8; 16],
-) -> io::Result<Vec<Tombstone>> {
+) -> io::Result<(Vec<Tombstone>, bool)> {
     let flawed = |flaw| io::Error::new(io::ErrorKind::InvalidData, flaw);
     let bytes = crate::disk::read_all(disk, &FileName::Tombstones(number).text())?;
     let head = LogHead::decode(&bytes).map_err(flawed)?;
     if head.storage != storage || head.number != number {
-        return Err(flawed(crate::format::Flaw::Place));
+        return Err(flawed(Flaw::Place));
     }
     let (mut all, mut at, mut frames) = (Vec::new(), BLOCK as usize, 0);
-    while at < bytes.len() {
-        match tombstone::decode(&bytes[at..], head.stamp) {
+    while at < bytes.len() || (at as u64) < head.born_bytes {
+        let rest = bytes.get(at..).unwrap_or_default();
+        let flaw = match tombstone::decode(rest, head.stamp) {
             Ok((number, entries, length)) if number == frames => {
                 all.extend(entries);
                 at += length as usize;
                 frames += 1;
+                continue;
             }
-            torn => {
-                let flaw = torn.err().unwrap_or(crate::format::Flaw::Place);
-                // Frames are written one at a time: one behind this says that this one was whole once.
-                let rest = at + BLOCK as usize;
-                let mut behind = (rest..bytes.len()).step_by(BLOCK as usize);
-                let damaged = behind.any(|at| {
-                    let later = tombstone::decode(&bytes[at..], head.stamp);
-                    later.is_ok_and(|(number, _, _)| number > frames)
-                });
-                if damaged {
-                    return Err(flawed(flaw));
-                }
-                break;
-            }
+            Ok(_) => Flaw::Place,
+            Err(flaw) => flaw,
+        };
+        // Frames are appended one at a time: one behind this says that this one was whole once.
+        let mut behind = (at + BLOCK as usize..bytes.len()).step_by(BLOCK as usize);
+        let was_whole = (at as u64) < head.born_bytes
+            || behind.any(|at| {
+                let later = tombstone::decode(&bytes[at..], head.stamp);
+                later.is_ok_and(|(number, _, _)| number > frames)
+            });
+        if was_whole {
+            return Err(flawed(flaw));
         }
+        tracing::warn!(log = number, %flaw, "the last frame of a log of tombstones is not whole");
+        return Ok((all, true));
     }
-    Ok(all)
+    Ok((all, false))
 }

@@ -340,6 +340,64 @@ fn a_damaged_log_of_removals_is_refused() {
     assert_eq!(open(&disk).unwrap().len(), 3);
 }
 
+fn log(disk: &SimDisk) -> String {
+    let mut logs = names(disk).into_iter();
+    logs.find(|name| name.ends_with(".tombstones")).unwrap()
+}
+
+#[test]
+fn a_log_that_was_whole_when_it_got_its_name_is_refused_when_it_is_not() {
+    let disk = SimDisk::new();
+    let backend = open(&disk).unwrap();
+    for key in ["a", "b", "c"] {
+        put(&backend, key, 1);
+    }
+    remove(&backend, "a", 1);
+    drop(backend);
+    // As the first removal wrote it, and as a start did.
+    for start in 0..2 {
+        let (log, bytes) = (log(&disk), disk.content(&log(&disk)).unwrap());
+        assert_eq!(bytes.len(), 8192);
+        let damages: [fn(&mut Vec<u8>); 5] = [
+            |bytes| bytes[4096 + 40] ^= 1,
+            |bytes| bytes[4096 + 8] ^= 1,
+            |bytes| bytes[4096..].fill(0),
+            |bytes| bytes.truncate(4096 + 50),
+            |bytes| bytes.truncate(4096),
+        ];
+        for (number, damage) in damages.into_iter().enumerate() {
+            disk.damage(&log, damage);
+            let opened = open(&disk);
+            assert!(
+                matches!(opened, Err(OpenError::Damaged { .. })),
+                "start {start}, damage {number}: {opened:?}"
+            );
+            disk.damage(&log, |there| there.clone_from(&bytes));
+        }
+        let backend = open(&disk).unwrap();
+        assert_eq!(get(&backend, "a"), None);
+        assert_eq!(backend.recovery().torn_logs, 0);
+    }
+}
+
+#[test]
+fn a_last_frame_that_is_not_whole_is_left_out_and_counted() {
+    let disk = SimDisk::new();
+    let backend = open(&disk).unwrap();
+    for key in ["a", "b", "c"] {
+        put(&backend, key, 1);
+    }
+    remove(&backend, "a", 1);
+    remove(&backend, "b", 1);
+    drop(backend);
+    disk.damage(&log(&disk), |bytes| bytes.truncate(2 * 4096 + 50));
+    for torn in [1, 0] {
+        let backend = open(&disk).unwrap();
+        assert_eq!(backend.recovery().torn_logs, torn);
+        assert_eq!((get(&backend, "a"), get(&backend, "b")), (None, Some(1)));
+    }
+}
+
 #[test]
 fn numbers_of_buckets_are_never_used_again() {
     let disk = SimDisk::new();

@@ -46,6 +46,8 @@ pub(crate) struct LogHead {
     pub(crate) storage: [u8; 16],
     pub(crate) number: u32,
     pub(crate) stamp: u64,
+    /// What the file had when it got its name, this block included: all of that was whole.
+    pub(crate) born_bytes: u64,
 }
 
 impl LogHead {
@@ -56,6 +58,7 @@ impl LogHead {
         set(&mut bytes, 16, self.storage);
         set(&mut bytes, 32, u64::from(self.number).to_le_bytes());
         set(&mut bytes, 40, self.stamp.to_le_bytes());
+        set(&mut bytes, 48, self.born_bytes.to_le_bytes());
         let sum = crc32c::crc32c(&bytes[..HEAD_CHECKSUM]);
         set(&mut bytes, HEAD_CHECKSUM, sum.to_le_bytes());
         bytes
@@ -77,6 +80,7 @@ impl LogHead {
             storage: fields.id(16),
             number: u32::try_from(fields.u64(32)).map_err(|_| Flaw::Header)?,
             stamp: fields.u64(40),
+            born_bytes: fields.u64(48),
         })
     }
 }
@@ -178,6 +182,7 @@ mod tests {
             storage: [3; 16],
             number: 8,
             stamp: 1,
+            born_bytes: 8192,
         };
         assert_eq!(LogHead::decode(&head.encode()), Ok(head));
     }
