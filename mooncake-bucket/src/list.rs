@@ -101,7 +101,7 @@ impl Storage {
             source,
         };
         let looked = (|| -> io::Result<usize> {
-            let entries = bucket.load_entries(&*self.disk)?;
+            let entries = self.load_entries(bucket)?;
             let file = self.open_file(bucket)?;
             let mut looked = 0;
             for record in entries.iter().skip(from) {

@@ -184,8 +184,8 @@ impl Storage {
             .map_err(GcError::io("writing tombstones"))?;
         let (mut records, mut gone) = (0, Vec::new());
         if bucket.live_records.load(Ordering::Relaxed) > 0 {
-            let entries = bucket
-                .load_entries(&*self.disk)
+            let entries = self
+                .load_entries(bucket)
                 .map_err(GcError::io("reading a footer"))?;
             let entries: Vec<_> = entries
                 .iter()
@@ -225,8 +225,7 @@ impl Storage {
         self.disk
             .sync()
             .map_err(GcError::io("syncing the directory"))?;
-        self.buckets.write().remove(&bucket.id);
-        self.set_file_bytes(bucket, 0);
+        self.forget(bucket);
         Ok(())
     }
 }

@@ -143,6 +143,7 @@ impl Storage {
         unfinished.committed = true;
         // From here on its records are found by its footer.
         target.bucket.set_stage(Stage::Sealed);
+        self.keep_open(number, &**target.file());
         self.publish(&target.bucket, &unfinished.sources, &copied);
         let before: u64 = unfinished
             .sources
@@ -173,8 +174,8 @@ impl Storage {
     ) -> Result<Vec<Copied>, GcError> {
         let (mut copied, mut tail) = (Vec::new(), target.tail());
         for source in sources {
-            let entries = source
-                .load_entries(&*self.disk)
+            let entries = self
+                .load_entries(source)
                 .map_err(GcError::io("reading a footer"))?;
             let (mut portion, mut bytes) = (Vec::new(), 0);
             for entry in &entries {
@@ -311,7 +312,7 @@ impl Storage {
             if source.live_records.load(Ordering::Relaxed) == 0 {
                 continue;
             }
-            let entries = source.load_entries(&*self.disk).unwrap_or_default();
+            let entries = self.load_entries(source).unwrap_or_default();
             for entry in entries {
                 let entry = Entry::new(source.id, &entry);
                 if self.index.purge(&entry) {
@@ -352,8 +353,7 @@ impl Storage {
         self.write_transition(target.id, &ids, false)?;
         unless_gone(self.disk.remove(&FileName::Target(target.id).text()))?;
         self.disk.sync()?;
-        self.buckets.write().remove(&target.id);
-        self.set_file_bytes(target, 0);
+        self.forget(target);
         self.remove_transition(target.id)?;
         for source in &unfinished.sources {
             source.moving_to.store(0, Ordering::SeqCst);
@@ -371,14 +371,8 @@ impl Storage {
             unless_gone(self.disk.remove(&FileName::Sealed(source.id).text()))?;
         }
         self.disk.sync()?;
-        {
-            let mut buckets = self.buckets.write();
-            for source in &unfinished.sources {
-                buckets.remove(&source.id);
-            }
-        }
         for source in &unfinished.sources {
-            self.set_file_bytes(source, 0);
+            self.forget(source);
         }
         self.remove_transition(target.id)?;
         target.unclaim();
