@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use crate::{
     bucket::{Bucket, Stage},
     config::BucketConfig,
-    disk::{Disk, DiskFile, LockFailure, replace},
+    disk::{Disk, LockFailure, replace},
     error::OpenError,
     format::{
         control::Control,
@@ -276,8 +276,8 @@ fn scan_all(
                     &storage.hasher,
                 );
                 match scanned {
-                    Ok(scanned) => {
-                        take_in(storage, *id, &scanned, graves, &shells);
+                    Ok(mut scanned) => {
+                        take_in(storage, *id, &mut scanned, graves, &shells);
                         results.lock().push((*id, *name, scanned));
                     }
                     Err(source) => {
@@ -319,18 +319,26 @@ struct Live {
     records: AtomicU64,
 }
 
+/// Counts what is in a bucket, and has what is alive found. Of a sealed one only the sums are kept.
 fn take_in(
     storage: &Storage,
     id: u32,
-    scanned: &Scanned,
+    scanned: &mut Scanned,
     graves: &Graves,
     shells: &BTreeMap<u32, Live>,
 ) {
-    let Scanned::Whole { entries, .. } = scanned else {
+    let Scanned::Whole {
+        bucket,
+        entries,
+        unsealed,
+        ..
+    } = scanned
+    else {
         return;
     };
-    for record in entries {
+    for record in &*entries {
         let entry = Entry::new(id, record);
+        bucket.count_record(entry.span());
         if graves.hold(&entry) {
             continue;
         }
@@ -345,6 +353,9 @@ fn take_in(
             graves.keep(&loser);
         }
     }
+    if unsealed.is_none() {
+        *entries = Vec::new();
+    }
 }
 
 /// Counts a bucket, and seals it if it is not; `true`: a name has changed.
@@ -358,7 +369,7 @@ fn settle(
     recovery: &mut Recovery,
 ) -> Result<bool, OpenError> {
     let failed = || OpenError::io(format!("recovering {}", name.text()));
-    let (bucket, file, entries, unsealed) = match scanned {
+    let (bucket, file_bytes, entries, unsealed) = match scanned {
         Scanned::Damaged(flaw) => {
             let torn = matches!(name, FileName::Open(_));
             if torn && is_new(storage, name).map_err(failed())? {
@@ -373,7 +384,7 @@ fn settle(
         }
         Scanned::Whole {
             bucket,
-            file,
+            file_bytes,
             entries,
             unsealed,
             broken,
@@ -382,15 +393,12 @@ fn settle(
             recovery.broken_records += broken;
             recovery.rebuilt_buckets += u64::from(rebuilt);
             recovery.reopened_buckets += u64::from(matches!(name, FileName::Open(_)));
-            (bucket, file, entries, unsealed)
+            (bucket, file_bytes, entries, unsealed)
         }
     };
-    if entries.is_empty() {
+    if bucket.records.load(Ordering::Relaxed) == 0 {
         storage.disk.remove(&name.text()).map_err(failed())?;
         return Ok(true);
-    }
-    for entry in &entries {
-        bucket.count_record(entry.layout.span());
     }
     bucket
         .live_bytes
@@ -398,8 +406,8 @@ fn settle(
     bucket
         .live_records
         .store(live.records.load(Ordering::Relaxed), Ordering::Relaxed);
-    storage.set_file_bytes(&bucket, file.len().map_err(failed())?);
-    let renamed = seal(storage, &bucket, &*file, name, &entries, unsealed).map_err(failed())?;
+    storage.set_file_bytes(&bucket, file_bytes);
+    let renamed = seal(storage, &bucket, name, &entries, unsealed).map_err(failed())?;
     if bucket.stage() != Stage::Sealed {
         *bucket.entries.lock() = entries;
     }
@@ -416,13 +424,13 @@ fn is_new(storage: &Storage, name: FileName) -> io::Result<bool> {
 fn seal(
     storage: &Storage,
     bucket: &Bucket,
-    file: &dyn DiskFile,
     name: FileName,
     entries: &[FooterEntry],
     unsealed: Option<u64>,
 ) -> io::Result<bool> {
     if let Some(tail) = unsealed {
-        match storage.write_footer(bucket, file, entries, tail) {
+        let file = storage.disk.open(&name.text())?;
+        match storage.write_footer(bucket, &*file, entries, tail) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::StorageFull => {
                 // It is served as it is, once that is durable, and costs a longer look next time.

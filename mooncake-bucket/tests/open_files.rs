@@ -156,6 +156,18 @@ fn filled(disk: &Counting) -> BucketStorageBackend {
 }
 
 #[test]
+fn a_start_has_few_files_open_at_once_however_many_buckets_there_are() {
+    let disk = Counting::default();
+    drop(filled(&disk));
+    disk.most();
+    let backend = open(&disk);
+    assert_eq!(backend.len(), BUCKETS + 1);
+    assert_eq!(backend.accounting().dead_records, BUCKETS - 1);
+    let most = disk.most();
+    assert!(most <= ON_TOP, "{most}");
+}
+
+#[test]
 fn no_more_files_are_kept_open_than_the_settings_say_whatever_is_done() {
     let disk = Counting::default();
     let backend = filled(&disk);
