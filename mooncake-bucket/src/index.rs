@@ -265,6 +265,12 @@ impl Index {
         found.is_some_and(|entry| entry.bucket == record.bucket && entry.unit == record.unit)
     }
 
+    /// Whether this very record is known, be it to readers or only to the removal of it.
+    pub(crate) fn is_here(&self, record: &Entry) -> bool {
+        let found = self.shard(record.hash).read().find(record.hash);
+        found.is_some_and(|entry| entry.bucket == record.bucket && entry.unit == record.unit)
+    }
+
     /// Has readers find a record at another place, if it is still at the old one.
     pub(crate) fn relocate(&self, from: &Entry, to: &Entry) -> bool {
         let mut shard = self.shard(from.hash).write();

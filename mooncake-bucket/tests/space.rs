@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use mooncake_bucket::{
     BucketConfig, BucketGcWorker, BucketStorageBackend, CandidateKind, Disk, Eviction, GcConfig,
-    Incarnation, Name, OpenOptions, Put, PutError, Removal, Retry, SimDisk,
+    GetError, Incarnation, Name, OpenOptions, Put, PutError, Removal, Retry, SimDisk,
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
@@ -194,6 +194,53 @@ fn a_compaction_keeps_what_is_alive_and_gives_the_rest_back() {
     for key in 0..200 {
         assert_eq!(here(&backend, key), key % 4 == 0, "{key}");
     }
+}
+
+#[test]
+fn what_a_compaction_cannot_copy_goes_with_its_bucket_and_nothing_is_read_twice_for_that() {
+    let disk = SimDisk::new();
+    let backend = open(&disk, config());
+    for key in 1..=4 {
+        put(&backend, key, 300).unwrap();
+    }
+    backend.seal();
+    let bucket = backend.sealed_buckets()[0];
+    // A removal that did not end, and a value that went bad.
+    disk.fail_at(disk.steps(), std::io::ErrorKind::Other);
+    let removal = Removal {
+        name: Name::key("4"),
+        incarnation: life(4),
+    };
+    assert!(backend.mark_removed(&[removal])[0].is_err());
+    let file = format!("{bucket:08x}.bucket");
+    let bytes = disk.content(&file).unwrap();
+    let value = bytes.windows(300).position(|window| window == [2; 300]);
+    disk.damage(&file, |bytes| bytes[value.unwrap()] ^= 1);
+    // By the time that it is committed, the old footer cannot be read any more.
+    let report = backend.compact_buckets_paced(&[bucket], &mut |_, _| {
+        disk.damage(&file, |bytes| {
+            let end = bytes.len();
+            bytes[end - 64] = 0;
+        });
+        true
+    });
+    let report = report.unwrap();
+    assert_eq!((report.moved_records, report.lost_records), (2, 1));
+    let found = (1..=4).map(|key| backend.get(Name::key(&key.to_string()), None));
+    let found: Vec<_> = found.collect();
+    assert!(found[0].is_ok() && found[2].is_ok());
+    for gone in [&found[1], &found[3]] {
+        assert!(matches!(gone, Err(GetError::NotFound)), "{gone:?}");
+    }
+    let accounting = backend.accounting();
+    assert_eq!((backend.len(), accounting.live_records), (2, 2));
+    assert_eq!(accounting.file_bytes, measured(&disk));
+    // What is not here can be put anew.
+    put(&backend, 2, 300).unwrap();
+    put(&backend, 4, 300).unwrap();
+    drop(backend);
+    let backend = open(&disk, config());
+    assert!((1..=4).all(|key| here(&backend, key)));
 }
 
 /// With random removals a byte is written `1 / (1 - T)` times, T being the part alive at which a bucket is rewritten.

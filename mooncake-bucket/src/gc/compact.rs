@@ -50,6 +50,14 @@ struct Copied {
     to: FooterEntry,
 }
 
+/// What became of the records of the sources.
+#[derive(Default)]
+struct Copies {
+    copied: Vec<Copied>,
+    /// What was here and has no copy: damaged, or with a removal that has not ended.
+    left: Vec<Entry>,
+}
+
 /// One record's bytes.
 struct Raw {
     entry: Entry,
@@ -144,7 +152,7 @@ impl Storage {
         // From here on its records are found by its footer.
         target.bucket.set_stage(Stage::Sealed);
         self.keep_open(number, &**target.file());
-        self.publish(&target.bucket, &unfinished.sources, &copied);
+        self.publish(&target.bucket, &copied);
         let before: u64 = unfinished
             .sources
             .iter()
@@ -171,8 +179,8 @@ impl Storage {
         sources: &[Arc<Bucket>],
         pace: Pace<'_>,
         report: &mut GcReport,
-    ) -> Result<Vec<Copied>, GcError> {
-        let (mut copied, mut tail) = (Vec::new(), target.tail());
+    ) -> Result<Copies, GcError> {
+        let (mut copies, mut tail) = (Copies::default(), target.tail());
         for source in sources {
             let entries = self
                 .load_entries(source)
@@ -181,6 +189,9 @@ impl Storage {
             for entry in &entries {
                 let entry = Entry::new(source.id, entry);
                 if !self.index.is_live(&entry) {
+                    if self.index.is_here(&entry) {
+                        copies.left.push(entry);
+                    }
                     continue;
                 }
                 if !pace(entry.span(), 1) {
@@ -194,25 +205,26 @@ impl Storage {
                     Err(flaw) => {
                         // It could not be read before either.
                         tracing::warn!(bucket = source.id, %flaw, "a damaged record was not copied");
+                        copies.left.push(entry);
                         report.lost_records += 1;
                     }
                 }
                 if bytes >= PORTION {
-                    self.copy_portion(target, &portion, &mut tail, &mut copied, pace)?;
+                    self.copy_portion(target, &portion, &mut tail, &mut copies.copied, pace)?;
                     portion.clear();
                     bytes = 0;
                 }
             }
             if !portion.is_empty() {
-                self.copy_portion(target, &portion, &mut tail, &mut copied, pace)?;
+                self.copy_portion(target, &portion, &mut tail, &mut copies.copied, pace)?;
             }
         }
-        let entries: Vec<_> = copied.iter().map(|copied| copied.to).collect();
+        let entries: Vec<_> = copies.copied.iter().map(|copied| copied.to).collect();
         self.write_footer(&target.bucket, &**target.file(), &entries, tail)
             .map_err(GcError::io("sealing a target"))?;
-        report.moved_records = copied.len() as u64;
+        report.moved_records = entries.len() as u64;
         report.moved_bytes = entries.iter().map(|entry| entry.layout.span()).sum();
-        Ok(copied)
+        Ok(copies)
     }
 
     fn read_raw(&self, source: &Bucket, entry: Entry) -> Result<Result<Raw, Flaw>, GcError> {
@@ -295,8 +307,8 @@ impl Storage {
     }
 
     /// Has readers find the copies. What died meanwhile is as dead in the target.
-    fn publish(&self, target: &Bucket, sources: &[Arc<Bucket>], copied: &[Copied]) {
-        for Copied { from, to } in copied {
+    fn publish(&self, target: &Bucket, copies: &Copies) {
+        for Copied { from, to } in &copies.copied {
             let span = to.layout.span();
             target.count_record(span);
             target.count_live(span);
@@ -307,17 +319,10 @@ impl Storage {
                 target.count_dead(span);
             }
         }
-        // What could not be copied goes with its bucket.
-        for source in sources {
-            if source.live_records.load(Ordering::Relaxed) == 0 {
-                continue;
-            }
-            let entries = self.load_entries(source).unwrap_or_default();
-            for entry in entries {
-                let entry = Entry::new(source.id, &entry);
-                if self.index.purge(&entry) {
-                    source.count_dead(entry.span());
-                }
+        // What has no copy goes with its bucket.
+        for entry in &copies.left {
+            if self.index.purge(entry) {
+                self.count_dead(entry);
             }
         }
     }
