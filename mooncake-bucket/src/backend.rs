@@ -271,13 +271,15 @@ impl BucketStorageBackend {
         self.storage.retire(bucket)
     }
 
-    /// Copies what is alive in sealed buckets to a new one, and drops them, as fast as the disk allows.
+    /// Copies what is alive in sealed buckets to a new one, or as many as `bucket_bytes` asks for, and drops them, as fast as
+    /// the disk allows.
     pub fn compact_buckets(&self, buckets: &[u32]) -> Result<GcReport, GcError> {
         self.compact_buckets_paced(buckets, &mut |_, _| true)
     }
 
     /// The same at the caller's pace: `pace` is asked before so many bytes are read or written in so many
-    /// operations, may wait, and ends the compaction by `false`; then all is as before.
+    /// operations, may wait, and ends the compaction by `false`; then the new bucket that was being written is none, and what
+    /// it was to replace is as before.
     pub fn compact_buckets_paced(
         &self,
         buckets: &[u32],

@@ -33,12 +33,13 @@ const _: () = assert!(size_of::<Entry>() == 48);
 
 impl Entry {
     pub(crate) fn new(bucket: u32, record: &FooterEntry) -> Self {
-        let unit = record.layout.at / UNIT;
+        let unit = record.layout.unit();
         Self {
             hash: record.hash,
             incarnation: record.incarnation,
             bucket,
-            unit: u32::try_from(unit).expect("a bucket is not that large"),
+            unit: unit
+                .expect("nothing is written that far on, and whatever reads a bucket refuses it"),
             value_bytes: record.layout.value_bytes,
             name_bytes: record.layout.name_bytes,
             flags: if record.layout.aligned { ALIGNED } else { 0 },

@@ -243,6 +243,32 @@ fn what_a_compaction_cannot_copy_goes_with_its_bucket_and_nothing_is_read_twice_
     assert!((1..=4).all(|key| here(&backend, key)));
 }
 
+#[test]
+fn a_compaction_of_many_buckets_makes_none_that_is_larger_than_the_settings_say() {
+    let disk = SimDisk::new();
+    let backend = open(&disk, config());
+    for key in 0..200 {
+        put(&backend, key, 10_000).unwrap();
+    }
+    backend.seal();
+    let dead: Vec<_> = (0..200).filter(|key| key % 4 == 0).collect();
+    remove(&backend, &dead);
+    let before = backend.sealed_buckets();
+    assert!(before.len() >= 8, "{before:?}");
+    let report = backend.compact_buckets(&before).unwrap();
+    let after = backend.sealed_buckets();
+    assert_eq!(report.buckets, before.len() as u64);
+    assert_eq!(report.moved_records, 150);
+    assert!(after.len() >= 6 && before.iter().all(|id| !after.contains(id)));
+    for file in disk.list().unwrap() {
+        assert!(file.bytes <= (256 << 10) + (8 << 10), "{file:?}");
+    }
+    assert!((0..200).all(|key| here(&backend, key) == (key % 4 != 0)));
+    drop(backend);
+    let backend = open(&disk, config());
+    assert!((0..200).all(|key| here(&backend, key) == (key % 4 != 0)));
+}
+
 /// With random removals a byte is written `1 / (1 - T)` times, T being the part alive at which a bucket is rewritten.
 #[test]
 fn random_removals_cost_no_more_writing_than_the_threshold_says() {

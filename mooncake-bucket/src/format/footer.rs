@@ -130,6 +130,7 @@ impl Trailer {
             };
             let layout = &entry.layout;
             let sane = layout.at.is_multiple_of(UNIT)
+                && layout.unit().is_some()
                 && layout.at < self.index_at
                 && layout.value_bytes <= MAX_VALUE_BYTES
                 && layout.end() <= self.index_at;
@@ -142,6 +143,7 @@ impl Trailer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::END_OF_UNITS;
 
     fn entry(at: u64) -> FooterEntry {
         FooterEntry {
@@ -153,6 +155,19 @@ mod tests {
                 value_bytes: 100,
                 aligned: at.is_multiple_of(16),
             },
+        }
+    }
+
+    #[test]
+    fn a_record_further_on_than_a_place_can_say_is_a_flaw() {
+        for (at, expected) in [(END_OF_UNITS - UNIT, true), (END_OF_UNITS, false)] {
+            let end = END_OF_UNITS + BLOCK;
+            let bytes = encode(&[entry(at)], 3, 4, end);
+            let file_bytes = end + bytes.len() as u64;
+            let trailer = &bytes[bytes.len() - TRAILER as usize..];
+            let trailer = Trailer::decode(trailer, 3, 4, file_bytes).unwrap();
+            let index = &bytes[..trailer.index_bytes as usize];
+            assert_eq!(trailer.entries(index).is_ok(), expected, "at {at}");
         }
     }
 

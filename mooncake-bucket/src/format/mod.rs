@@ -19,6 +19,9 @@ pub(crate) const BLOCK: u64 = 4096;
 /// Records begin on a multiple of this.
 pub(crate) const UNIT: u64 = 8;
 
+/// A place in a bucket is a `u32` of units, so nothing in it begins here or behind.
+pub(crate) const END_OF_UNITS: u64 = UNIT << 32;
+
 /// Values are checked in blocks of so many bytes: a range is read and verified without the rest.
 pub(crate) const CHECK_BYTES: u32 = 64 << 10;
 

@@ -24,6 +24,11 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
+    /// Where the header begins, in units; `None`: that is further than a place can say.
+    pub(crate) fn unit(&self) -> Option<u32> {
+        u32::try_from(self.at / UNIT).ok()
+    }
+
     /// Blocks of the value that have a checksum each.
     pub(crate) fn blocks(&self) -> u32 {
         self.value_bytes.div_ceil(CHECK_BYTES)

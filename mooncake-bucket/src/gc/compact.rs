@@ -16,14 +16,14 @@ use crate::{
     disk::{read_exact, replace},
     error::GcError,
     format::{
-        Flaw,
+        END_OF_UNITS, Flaw,
         control::Control,
         file_name::FileName,
         footer::FooterEntry,
         group::{Encoded, NewRecord, Plan},
         record::Layout,
     },
-    gc::GcReport,
+    gc::{GcReport, fitting},
     get::check_place,
     index::Entry,
     name::{Incarnation, Name},
@@ -91,8 +91,23 @@ impl Storage {
         })
     }
 
-    /// Rewrites sealed buckets into one.
+    /// Rewrites sealed buckets into as few as what is alive in them takes, one of these after the other.
     pub(crate) fn compact(&self, ids: &[u32], pace: Pace<'_>) -> Result<GcReport, GcError> {
+        let (mut report, mut rest) = (GcReport::default(), ids);
+        while !rest.is_empty() {
+            // What is alive in a sealed bucket only becomes less.
+            let live = rest.iter().map(|id| {
+                let bucket = self.bucket(*id);
+                bucket.map_or(0, |bucket| bucket.live_bytes.load(Ordering::Relaxed))
+            });
+            let (some, later) = rest.split_at(fitting(live, self.config.bucket_bytes));
+            report.add(&self.compact_into_one(some, pace)?);
+            rest = later;
+        }
+        Ok(report)
+    }
+
+    fn compact_into_one(&self, ids: &[u32], pace: Pace<'_>) -> Result<GcReport, GcError> {
         self.finish_compactions()?;
         let mut sources = Claims(Vec::new());
         for id in ids {
@@ -280,6 +295,11 @@ impl Storage {
             })
             .collect();
         let plan = Plan::new(records.iter().copied(), self.config.aligned_from);
+        if *tail + plan.bytes > END_OF_UNITS {
+            // Records that shared blocks may each need their own by now.
+            let source = io::ErrorKind::FileTooLarge.into();
+            return Err(GcError::io("copying records")(source));
+        }
         if !pace(plan.bytes, 1) {
             return Err(GcError::Stopped);
         }
