@@ -126,7 +126,7 @@ struct Shard {
     len: u32,
     /// Puts that have begun, and whether each was removed meanwhile.
     begun: HashMap<KeyHash, Vec<(Incarnation, bool)>>,
-    /// Removed while they were written.
+    /// Removed while they were written: their tombstones are of every copy, so none is put until they are gone.
     removed: HashSet<(KeyHash, Incarnation)>,
 }
 
@@ -186,6 +186,12 @@ impl Index {
         }
         begun.push((incarnation, false));
         BeginPut::Go
+    }
+
+    /// A tombstone of every copy of a record is there to stay.
+    pub(crate) fn refuse(&self, hash: KeyHash, incarnation: Incarnation) {
+        let mut shard = self.shard(hash).write();
+        shard.removed.insert((hash, incarnation));
     }
 
     /// A put that began has failed; `true`: it was removed meanwhile.

@@ -225,7 +225,7 @@ impl Graves {
         old: &[u32],
         recovery: &mut Recovery,
     ) -> Result<(), OpenError> {
-        let mut needed = self.needed.into_inner();
+        let mut needed = std::mem::take(&mut *self.needed.lock());
         needed.sort_unstable();
         needed.dedup();
         recovery.tombstones = needed.len() as u64;
@@ -237,6 +237,11 @@ impl Graves {
             Err(error) if error.kind() == io::ErrorKind::StorageFull => {
                 for stone in needed {
                     storage.log.note(stone);
+                }
+                // They would kill what is put anew as well, wherever that is.
+                let anywhere = self.all.iter().filter(|stone| stone.bucket == ANY_BUCKET);
+                for stone in anywhere {
+                    storage.index.refuse(stone.hash, stone.incarnation);
                 }
                 Ok(())
             }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use mooncake_bucket::{
     BucketConfig, BucketStorageBackend, Cursor, Disk, GcConfig, GetError, Incarnation, Name,
-    OpenError, OpenOptions, Put, Removal, Removed, SimDisk, Stored,
+    OpenError, OpenOptions, Put, PutError, Removal, Removed, SimDisk, Stored,
 };
 
 fn config() -> BucketConfig {
@@ -118,6 +118,39 @@ fn a_life_that_is_put_anew_after_its_removal_is_there_after_a_restart() {
             assert_eq!(get(&backend, "key"), None);
         }
     }
+}
+
+/// Of what is removed while it is written nobody knows where it is, so its tombstone is of every copy, until a start has
+/// seen where they are and written that down.
+#[test]
+fn a_start_that_has_no_room_for_tombstones_acknowledges_no_put_that_the_old_ones_would_kill() {
+    let disk = SimDisk::new();
+    let backend = open(&disk).unwrap();
+    put(&backend, "other", 1);
+    disk.set_sync_time(Duration::from_millis(50));
+    let syncs = disk.syncs();
+    std::thread::scope(|scope| {
+        let put = scope.spawn(|| backend.put(Put::new(Name::key("key"), life(5), b"value")));
+        while disk.syncs() == syncs {
+            std::thread::yield_now();
+        }
+        assert_eq!(remove(&backend, "key", 5), Removed::Gone);
+        let put = put.join().unwrap();
+        assert!(matches!(put, Err(PutError::Removed)), "{put:?}");
+    });
+    disk.set_sync_time(Duration::ZERO);
+    drop(backend);
+    let used = disk.list().unwrap().iter().map(|file| file.bytes).sum();
+    disk.set_capacity(Some(used));
+    let backend = open(&disk).unwrap();
+    disk.set_capacity(None);
+    let again = backend.put(Put::new(Name::key("key"), life(5), b"value"));
+    assert!(matches!(again, Err(PutError::Removed)), "{again:?}");
+    drop(backend);
+    let backend = open(&disk).unwrap();
+    put(&backend, "key", 5);
+    drop(backend);
+    assert_eq!(get(&open(&disk).unwrap(), "key"), Some(5));
 }
 
 #[test]
