@@ -347,10 +347,10 @@ impl Storage {
             entries.clone()
         };
         if entries.is_empty() {
-            self.buckets.write().remove(&bucket.id);
             unless_gone(self.disk.remove(&FileName::Open(bucket.id).text()))?;
-            self.set_file_bytes(bucket, 0);
-            return self.disk.sync();
+            self.disk.sync()?;
+            self.forget(bucket);
+            return Ok(());
         }
         let done = self.write_footer(bucket, &**file, &entries, appender.tail());
         if let Err(error) = done {

@@ -269,6 +269,27 @@ fn a_compaction_of_many_buckets_makes_none_that_is_larger_than_the_settings_say(
     assert!((0..200).all(|key| here(&backend, key) == (key % 4 != 0)));
 }
 
+#[test]
+fn a_bucket_without_records_counts_until_its_file_is_gone() {
+    let disk = SimDisk::new();
+    let backend = open(&disk, config());
+    put(&backend, 1, 100).unwrap();
+    backend.seal();
+    // A new bucket is made, synced and named; then its first group is not synced, and it cannot be removed.
+    for step in 5..7 {
+        disk.fail_at(disk.steps() + step, std::io::ErrorKind::Other);
+    }
+    assert!(put(&backend, 2, 100).is_err());
+    let books = || {
+        let accounting = backend.accounting();
+        let sum = accounting.live_bytes + accounting.dead_bytes + accounting.overhead_bytes;
+        (sum, accounting.file_bytes, accounting.buckets)
+    };
+    assert_eq!(books(), (measured(&disk), measured(&disk), 2));
+    backend.maintain();
+    assert_eq!(books(), (measured(&disk), measured(&disk), 1));
+}
+
 /// With random removals a byte is written `1 / (1 - T)` times, T being the part alive at which a bucket is rewritten.
 #[test]
 fn random_removals_cost_no_more_writing_than_the_threshold_says() {
