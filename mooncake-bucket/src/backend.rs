@@ -256,7 +256,8 @@ impl BucketStorageBackend {
         self.storage.measure()
     }
 
-    /// Drops a sealed bucket with all that is alive in it, durably. Says how many records that were.
+    /// Drops a sealed bucket with all that is alive in it, durably. Says how many records that were. They are out of sight even
+    /// if the disk fails it, and may or may not be found by the next start then.
     pub fn evict_bucket(&self, bucket: u32) -> Result<u64, GcError> {
         self.storage.evict(bucket)
     }

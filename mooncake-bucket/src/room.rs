@@ -178,10 +178,6 @@ impl Storage {
     /// Removes a claimed bucket: first from sight, then from the disk, durably.
     pub(crate) fn drop_bucket(&self, bucket: &Bucket) -> Result<u64, GcError> {
         let leaving = self.leaving.begin();
-        // What is dead in other buckets since something here replaced it must stay so without this one.
-        self.log
-            .commit(&[], &self.pen())
-            .map_err(GcError::io("writing tombstones"))?;
         let (mut records, mut gone) = (0, Vec::new());
         if bucket.live_records.load(Ordering::Relaxed) > 0 {
             let entries = self
@@ -199,7 +195,11 @@ impl Storage {
             }
             gone = entries;
         }
-        if let Err(error) = self.unlink(bucket) {
+        // What is dead in other buckets since something here is later must stay so without this one. Nothing dies of
+        // what nobody finds any more, so by now all of that is noted.
+        let durable = self.log.commit(&[], &self.pen());
+        let durable = durable.map_err(GcError::io("writing tombstones"));
+        if let Err(error) = durable.and_then(|()| self.unlink(bucket)) {
             // The file may outlive this, but nothing in it.
             for entry in &gone {
                 self.log.note(entry.tombstone());

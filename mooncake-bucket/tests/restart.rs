@@ -537,6 +537,47 @@ fn what_is_answered_as_absent_stays_absent_whatever_a_dead_process_left_undone()
 }
 
 #[test]
+fn an_older_life_that_lost_to_one_that_is_being_evicted_does_not_come_back_in_its_place() {
+    let disk = SimDisk::new();
+    let backend = open(&disk).unwrap();
+    let put_in = |group, key: &str, seq| {
+        let bytes = format!("{key} {seq} ").repeat(50);
+        backend.put(Put::new(Name::key(key), life(seq), bytes.as_bytes()).group(group))
+    };
+    // Both lanes have their buckets, and there is a tombstone to be written.
+    for (group, key, seq) in [(1, "one", 1), (2, "two", 1), (2, "two", 2)] {
+        assert_eq!(put_in(group, key, seq).unwrap(), Stored::Written);
+    }
+    let (evicted, old) = std::thread::scope(|scope| {
+        disk.set_sync_time(Duration::from_millis(150));
+        let syncs = disk.syncs();
+        let old = scope.spawn(|| put_in(1, "key", 6));
+        while disk.syncs() == syncs {
+            std::thread::yield_now();
+        }
+        disk.set_sync_time(Duration::ZERO);
+        assert_eq!(put_in(2, "key", 7).unwrap(), Stored::Written);
+        backend.seal();
+        let bucket = backend.sealed_buckets()[0];
+        // The older put ends while tombstones are being written for this.
+        disk.set_sync_time(Duration::from_millis(500));
+        (backend.evict_bucket(bucket), old.join().unwrap())
+    });
+    assert_eq!(evicted.unwrap(), 2);
+    let expected = match old {
+        Ok(_) => Some(6),
+        Err(PutError::Stale { current }) if current == life(7) => None,
+        Err(error) => panic!("{error:?}"),
+    };
+    disk.cut_power();
+    for seed in 0..40 {
+        let after = disk.after_power_loss(seed);
+        after.set_sync_time(Duration::ZERO);
+        assert_eq!(get(&open(&after).unwrap(), "key"), expected, "{old:?}");
+    }
+}
+
+#[test]
 fn what_a_failed_put_left_on_the_disk_does_not_outlive_a_removal() {
     // Its write fails, or its sync; and then the bucket cannot be sealed either, so that what it holds is all that
     // a start has.

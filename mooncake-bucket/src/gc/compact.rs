@@ -389,6 +389,8 @@ impl Storage {
 
     /// Does what a commit has decided.
     fn tidy_up(&self, unfinished: &Unfinished) -> io::Result<()> {
+        // What died of a record that had no copy must stay dead without it.
+        self.log.commit(&[], &self.pen())?;
         let target = &unfinished.target;
         let names = [FileName::Target(target.id), FileName::Sealed(target.id)];
         unless_gone(self.disk.rename(&names[0].text(), &names[1].text()))?;
