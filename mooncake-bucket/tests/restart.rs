@@ -414,6 +414,30 @@ fn a_log_that_was_whole_when_it_got_its_name_is_refused_when_it_is_not() {
 }
 
 #[test]
+fn a_life_that_was_replaced_stays_dead_when_the_bucket_with_the_later_one_is_damaged() {
+    for closed in [true, false] {
+        let disk = SimDisk::new();
+        let backend = open(&disk).unwrap();
+        put(&backend, "key", 5);
+        backend.seal();
+        put(&backend, "key", 7);
+        backend.seal();
+        let newest = *backend.sealed_buckets().last().unwrap();
+        let disk = if closed {
+            drop(backend);
+            disk
+        } else {
+            backend.maintain();
+            disk.after_power_loss(1)
+        };
+        disk.damage(&format!("{newest:08x}.bucket"), |bytes| bytes[20] ^= 1);
+        let backend = open(&disk).unwrap();
+        assert_eq!(backend.recovery().quarantined_files, 1);
+        assert_eq!(get(&backend, "key"), None, "closed: {closed}");
+    }
+}
+
+#[test]
 fn a_last_frame_that_is_not_whole_is_left_out_and_counted() {
     let disk = SimDisk::new();
     let backend = open(&disk).unwrap();
