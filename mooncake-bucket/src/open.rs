@@ -16,7 +16,7 @@ use crate::{
     bucket::{Bucket, Stage},
     config::BucketConfig,
     disk::{Disk, LockFailure, replace},
-    error::OpenError,
+    error::{OpenError, is_full},
     format::{
         control::Control,
         file_name::FileName,
@@ -234,7 +234,7 @@ impl Graves {
         }
         match storage.log.rewrite(&needed, old, &storage.pen()) {
             // A full disk is no reason not to serve: what is dead is known, and the logs that say so stay.
-            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+            Err(error) if is_full(&error) => {
                 for stone in needed {
                     storage.log.note(stone);
                 }
@@ -437,7 +437,7 @@ fn seal(
         let file = storage.disk.open(&name.text())?;
         match storage.write_footer(bucket, &*file, entries, tail) {
             Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+            Err(error) if is_full(&error) => {
                 // It is served as it is, once that is durable, and costs a longer look next time.
                 file.sync()?;
                 storage.set_file_bytes(bucket, file.len()?);

@@ -160,6 +160,33 @@ fn a_full_disk_is_an_answer_and_what_was_stored_stays() {
 }
 
 #[test]
+fn a_start_without_room_serves_what_is_there_be_it_the_disk_that_is_full_or_a_quota() {
+    use std::io::ErrorKind;
+    for kind in [ErrorKind::StorageFull, ErrorKind::QuotaExceeded] {
+        let disk = SimDisk::new();
+        let backend = open(&disk, config());
+        for key in 0..20 {
+            put(&backend, key, 100).unwrap();
+        }
+        remove(&backend, &[3]);
+        disk.cut_power();
+        drop(backend);
+        let disk = disk.after_process_death();
+        // The directory is synced first; then come the footer, which is not written, a sync without it, and the number of a
+        // log, which is not written either.
+        for step in [1, 4] {
+            disk.fail_at(step, kind);
+        }
+        let backend = open(&disk, config());
+        assert!(backend.sealed_buckets().is_empty(), "{kind:?}");
+        assert!((0..20).all(|key| here(&backend, key) == (key != 3)));
+        drop(backend);
+        let backend = open(&disk.after_process_death(), config());
+        assert!((0..20).all(|key| here(&backend, key) == (key != 3)));
+    }
+}
+
+#[test]
 fn a_compaction_keeps_what_is_alive_and_gives_the_rest_back() {
     let disk = SimDisk::new();
     let backend = open(&disk, config());
