@@ -24,7 +24,7 @@ use crate::{
         BLOCK,
         file_name::FileName,
         footer::{self, FooterEntry},
-        head::BucketHead,
+        head::{self, Head},
     },
     gc::{Candidate, GcConfig, candidates, compact::Unfinished},
     hash::Hasher,
@@ -262,16 +262,16 @@ impl Storage {
         group: Option<u64>,
         name: impl Fn(u32) -> FileName,
     ) -> io::Result<Appender> {
-        let head = BucketHead {
+        let head = Head {
             storage: self.identity,
             id,
             stamp: random()?,
-            created: crate::open::unix_seconds(),
+            born: crate::open::unix_seconds(),
         };
         let text = name(id).text();
         let file = self.disk.create(&text)?;
         let written = file
-            .write_at(0, &[&head.encode()])
+            .write_at(0, &[&head.encode(head::BUCKET)])
             .and_then(|()| file.sync())
             .and_then(|()| self.disk.sync());
         if let Err(error) = written {

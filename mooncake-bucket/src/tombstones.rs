@@ -11,7 +11,8 @@ use crate::{
     format::{
         BLOCK, Flaw,
         file_name::FileName,
-        tombstone::{self, ANY_BUCKET, LogHead, Tombstone},
+        head::{self, Head},
+        tombstone::{self, ANY_BUCKET, Tombstone},
     },
     ids::{Ids, random},
 };
@@ -156,13 +157,13 @@ impl TombstoneLog {
         let frame_bytes = frames
             .clone()
             .map(|frame| tombstone::frame_bytes(frame.len()));
-        let head = LogHead {
+        let head = Head {
             storage: self.storage,
-            number,
+            id: number,
             stamp: random()?,
-            born_bytes: BLOCK + frame_bytes.sum::<u64>(),
+            born: BLOCK + frame_bytes.sum::<u64>(),
         };
-        let mut content = head.encode();
+        let mut content = head.encode(head::LOG);
         for (number, frame) in frames.enumerate() {
             content.extend(tombstone::encode(frame, head.stamp, number as u64));
         }
@@ -251,12 +252,12 @@ pub(crate) fn read_log(
 ) -> io::Result<(Vec<Tombstone>, bool)> {
     let flawed = |flaw| io::Error::new(io::ErrorKind::InvalidData, flaw);
     let bytes = crate::disk::read_all(disk, &FileName::Tombstones(number).text())?;
-    let head = LogHead::decode(&bytes).map_err(flawed)?;
-    if head.storage != storage || head.number != number {
+    let head = Head::decode(&bytes, head::LOG).map_err(flawed)?;
+    if head.storage != storage || head.id != number {
         return Err(flawed(Flaw::Place));
     }
     let (mut all, mut at, mut frames) = (Vec::new(), BLOCK as usize, 0);
-    while at < bytes.len() || (at as u64) < head.born_bytes {
+    while at < bytes.len() || (at as u64) < head.born {
         let rest = bytes.get(at..).unwrap_or_default();
         let flaw = match tombstone::decode(rest, head.stamp) {
             Ok((number, entries, length)) if number == frames => {
@@ -270,7 +271,7 @@ pub(crate) fn read_log(
         };
         // Frames are appended one at a time: one behind this says that this one was whole once.
         let mut behind = (at + BLOCK as usize..bytes.len()).step_by(BLOCK as usize);
-        let was_whole = (at as u64) < head.born_bytes
+        let was_whole = (at as u64) < head.born
             || behind.any(|at| {
                 let later = tombstone::decode(&bytes[at..], head.stamp);
                 later.is_ok_and(|(number, _, _)| number > frames)

@@ -1,7 +1,7 @@
 //! What ends a sealed bucket: an index of its records, so that a restart need not read values.
 
 use super::{
-    BLOCK, FORMAT_VERSION, Fields, Flaw, UNIT,
+    BLOCK, FORMAT_VERSION, Fields, Flaw, UNIT, checked,
     record::{Layout, MAX_VALUE_BYTES},
     set, up,
 };
@@ -75,17 +75,7 @@ pub(crate) fn bytes_of(records: u64) -> u64 {
 impl Trailer {
     /// Reads the last bytes of the bucket `id` with `stamp`, whose file has `file_bytes`.
     pub(crate) fn decode(bytes: &[u8], stamp: u64, id: u32, file_bytes: u64) -> Result<Self, Flaw> {
-        let bytes = bytes.get(..TRAILER as usize).ok_or(Flaw::Short)?;
-        let fields = Fields(bytes);
-        if bytes[..4] != MAGIC {
-            return Err(Flaw::Magic);
-        }
-        if bytes[4] != FORMAT_VERSION {
-            return Err(Flaw::Version(bytes[4]));
-        }
-        if crc32c::crc32c(&bytes[..CHECKSUM]) != fields.u32(CHECKSUM) {
-            return Err(Flaw::Header);
-        }
+        let fields = Fields(checked(bytes, MAGIC, TRAILER as usize, CHECKSUM)?);
         if fields.u64(8) != stamp || fields.u64(40) != u64::from(id) {
             return Err(Flaw::Place);
         }

@@ -91,6 +91,43 @@ impl Fields<'_> {
     }
 }
 
+/// The first `length` bytes, if they begin with `magic` and are of this version. That is all to go by where the length
+/// is not known yet; [`checked`] has to follow.
+pub(crate) fn marked<const N: usize>(
+    bytes: &[u8],
+    magic: [u8; N],
+    length: usize,
+) -> Result<&[u8], Flaw> {
+    let bytes = bytes.get(..length).ok_or(Flaw::Short)?;
+    match bytes.get(N) {
+        _ if !bytes.starts_with(&magic) => Err(Flaw::Magic),
+        Some(&FORMAT_VERSION) => Ok(bytes),
+        Some(version) => Err(Flaw::Version(*version)),
+        None => Err(Flaw::Short),
+    }
+}
+
+/// The same, if all of them are those that were written: at `sum_at` is a CRC-32C of what is before and behind it.
+pub(crate) fn checked<const N: usize>(
+    bytes: &[u8],
+    magic: [u8; N],
+    length: usize,
+    sum_at: usize,
+) -> Result<&[u8], Flaw> {
+    let bytes = marked(bytes, magic, length)?;
+    if checksum(bytes, sum_at) == Fields(bytes).u32(sum_at) {
+        Ok(bytes)
+    } else {
+        Err(Flaw::Header)
+    }
+}
+
+/// Of all bytes but the four at `sum_at`, where it goes.
+pub(crate) fn checksum(bytes: &[u8], sum_at: usize) -> u32 {
+    let first = crc32c::crc32c(&bytes[..sum_at]);
+    crc32c::crc32c_append(first, &bytes[sum_at + 4..])
+}
+
 /// Puts a number where it belongs.
 pub(crate) fn set<const N: usize>(into: &mut [u8], at: usize, bytes: [u8; N]) {
     into[at..at + N].copy_from_slice(&bytes);

@@ -1,11 +1,9 @@
 //! The log of removals: a head block, then frames, each from a fresh block on.
 
-use super::{BLOCK, FORMAT_VERSION, Fields, Flaw, set, up};
+use super::{BLOCK, FORMAT_VERSION, Fields, Flaw, checked, checksum, marked, set, up};
 use crate::{hash::KeyHash, name::Incarnation};
 
-const MAGIC: [u8; 8] = *b"MCTOMBST";
 const FRAME: [u8; 4] = *b"MCTF";
-const HEAD_CHECKSUM: usize = BLOCK as usize - 4;
 /// Bytes before the first entry of a frame.
 pub(crate) const FRAME_HEAD: usize = 32;
 const FRAME_CHECKSUM: usize = 28;
@@ -40,51 +38,6 @@ impl Tombstone {
     }
 }
 
-/// The first block of a log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LogHead {
-    pub(crate) storage: [u8; 16],
-    pub(crate) number: u32,
-    pub(crate) stamp: u64,
-    /// What the file had when it got its name, this block included: all of that was whole.
-    pub(crate) born_bytes: u64,
-}
-
-impl LogHead {
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut bytes = vec![0; BLOCK as usize];
-        set(&mut bytes, 0, MAGIC);
-        bytes[8] = FORMAT_VERSION;
-        set(&mut bytes, 16, self.storage);
-        set(&mut bytes, 32, u64::from(self.number).to_le_bytes());
-        set(&mut bytes, 40, self.stamp.to_le_bytes());
-        set(&mut bytes, 48, self.born_bytes.to_le_bytes());
-        let sum = crc32c::crc32c(&bytes[..HEAD_CHECKSUM]);
-        set(&mut bytes, HEAD_CHECKSUM, sum.to_le_bytes());
-        bytes
-    }
-
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Flaw> {
-        let bytes = bytes.get(..BLOCK as usize).ok_or(Flaw::Short)?;
-        let fields = Fields(bytes);
-        if bytes[..8] != MAGIC {
-            return Err(Flaw::Magic);
-        }
-        if bytes[8] != FORMAT_VERSION {
-            return Err(Flaw::Version(bytes[8]));
-        }
-        if crc32c::crc32c(&bytes[..HEAD_CHECKSUM]) != fields.u32(HEAD_CHECKSUM) {
-            return Err(Flaw::Header);
-        }
-        Ok(Self {
-            storage: fields.id(16),
-            number: u32::try_from(fields.u64(32)).map_err(|_| Flaw::Header)?,
-            stamp: fields.u64(40),
-            born_bytes: fields.u64(48),
-        })
-    }
-}
-
 /// What a frame of so many entries takes, a multiple of a block.
 pub(crate) fn frame_bytes(entries: usize) -> u64 {
     up((FRAME_HEAD + entries * ENTRY) as u64, BLOCK)
@@ -107,27 +60,15 @@ pub(crate) fn encode(entries: &[Tombstone], stamp: u64, number: u64) -> Vec<u8> 
         bytes.extend_from_slice(&entry.bucket.to_le_bytes());
         bytes.extend_from_slice(&entry.unit.to_le_bytes());
     }
-    let sum = checksum(&bytes);
+    let sum = checksum(&bytes, FRAME_CHECKSUM);
     set(&mut bytes, FRAME_CHECKSUM, sum.to_le_bytes());
     bytes.resize(frame_bytes(entries.len()) as usize, 0);
     bytes
 }
 
-fn checksum(frame: &[u8]) -> u32 {
-    let first = crc32c::crc32c(&frame[..FRAME_CHECKSUM]);
-    crc32c::crc32c_append(first, &frame[FRAME_HEAD..])
-}
-
 /// Reads the frame that `bytes` begin with: its number, its entries, and what it takes.
 pub(crate) fn decode(bytes: &[u8], stamp: u64) -> Result<(u64, Vec<Tombstone>, u64), Flaw> {
-    let head = bytes.get(..FRAME_HEAD).ok_or(Flaw::Short)?;
-    let fields = Fields(head);
-    if head[..4] != FRAME {
-        return Err(Flaw::Magic);
-    }
-    if head[4] != FORMAT_VERSION {
-        return Err(Flaw::Version(head[4]));
-    }
+    let fields = Fields(marked(bytes, FRAME, FRAME_HEAD)?);
     if fields.u64(8) != stamp {
         return Err(Flaw::Place);
     }
@@ -135,10 +76,8 @@ pub(crate) fn decode(bytes: &[u8], stamp: u64) -> Result<(u64, Vec<Tombstone>, u
     if count > MOST {
         return Err(Flaw::Length);
     }
-    let frame = bytes.get(..FRAME_HEAD + count * ENTRY).ok_or(Flaw::Short)?;
-    if checksum(frame) != fields.u32(FRAME_CHECKSUM) {
-        return Err(Flaw::Header);
-    }
+    let length = FRAME_HEAD + count * ENTRY;
+    let frame = checked(bytes, FRAME, length, FRAME_CHECKSUM)?;
     let entries = frame[FRAME_HEAD..].chunks_exact(ENTRY).map(|entry| {
         let fields = Fields(entry);
         Tombstone {
@@ -178,13 +117,6 @@ mod tests {
             );
             assert_eq!(decode(&bytes, 5), Err(Flaw::Place));
         }
-        let head = LogHead {
-            storage: [3; 16],
-            number: 8,
-            stamp: 1,
-            born_bytes: 8192,
-        };
-        assert_eq!(LogHead::decode(&head.encode()), Ok(head));
     }
 
     proptest! {

@@ -5,7 +5,12 @@ use std::io;
 use crate::{
     bucket::{Bucket, Stage, read_footer},
     disk::{Disk, read_exact},
-    format::{BLOCK, Flaw, file_name::FileName, footer::FooterEntry, head::BucketHead},
+    format::{
+        BLOCK, Flaw,
+        file_name::FileName,
+        footer::FooterEntry,
+        head::{self, Head},
+    },
     hash::Hasher,
     recover::walk::walk,
 };
@@ -38,7 +43,7 @@ pub(crate) fn scan(
     let file = disk.open(&name.text())?;
     let bytes = file.len()?;
     let head = match read_exact(&*file, 0, BLOCK as usize) {
-        Ok(block) => BucketHead::decode(&block),
+        Ok(block) => Head::decode(&block, head::BUCKET),
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(Flaw::Short),
         Err(error) => return Err(error),
     };

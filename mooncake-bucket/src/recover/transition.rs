@@ -10,7 +10,7 @@ use crate::{
         BLOCK,
         control::Control,
         file_name::{FileName, QUARANTINED},
-        head::BucketHead,
+        head::{self, Head},
     },
     recover::survey::{Survey, damaged, read_control},
 };
@@ -129,7 +129,7 @@ fn whole_bytes(
         let bytes = file.len()?;
         let head = read_exact(&*file, 0, BLOCK as usize)?;
         let flawed = |flaw| io::Error::new(io::ErrorKind::InvalidData, flaw);
-        let head = BucketHead::decode(&head).map_err(flawed)?;
+        let head = Head::decode(&head, head::BUCKET).map_err(flawed)?;
         if head.id != id || head.storage != identity {
             return Err(flawed(crate::format::Flaw::Place));
         }
