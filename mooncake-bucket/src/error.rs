@@ -192,9 +192,6 @@ pub enum GcError {
         what: &'static str,
         source: io::Error,
     },
-    /// What was to be kept is damaged.
-    #[error("bucket {bucket} is damaged: {flaw}")]
-    Damaged { bucket: u32, flaw: Flaw },
     /// The worker was told to stop.
     #[error("stopped")]
     Stopped,
@@ -210,7 +207,6 @@ impl GcError {
         match self {
             Self::Io { source, .. } => retry_of(source),
             Self::Unavailable { .. } | Self::Stopped => Retry::Later,
-            Self::Damaged { .. } => Retry::Never,
         }
     }
 }
