@@ -50,6 +50,17 @@ fn remove(backend: &BucketStorageBackend, keys: &[u64]) {
     assert!(backend.mark_removed(&removals).iter().all(Result::is_ok));
 }
 
+/// So many keys of 10,000 bytes each in sealed buckets, of which some are removed.
+fn filled(disk: &SimDisk, keys: u64, dead: &[u64]) -> BucketStorageBackend {
+    let backend = open(disk, config());
+    for key in 0..keys {
+        put(&backend, key, 10_000).unwrap();
+    }
+    backend.seal();
+    remove(&backend, dead);
+    backend
+}
+
 fn measured(disk: &SimDisk) -> u64 {
     disk.list().unwrap().iter().map(|file| file.bytes).sum()
 }
@@ -189,13 +200,8 @@ fn a_start_without_room_serves_what_is_there_be_it_the_disk_that_is_full_or_a_qu
 #[test]
 fn a_compaction_keeps_what_is_alive_and_gives_the_rest_back() {
     let disk = SimDisk::new();
-    let backend = open(&disk, config());
-    for key in 0..200 {
-        put(&backend, key, 10_000).unwrap();
-    }
-    backend.seal();
     let dead: Vec<_> = (0..200).filter(|key| key % 4 != 0).collect();
-    remove(&backend, &dead);
+    let backend = filled(&disk, 200, &dead);
     let before = measured(&disk);
     let found = backend.gc_candidates(&GcConfig::default());
     assert!(
@@ -273,13 +279,8 @@ fn what_a_compaction_cannot_copy_goes_with_its_bucket_and_nothing_is_read_twice_
 #[test]
 fn a_compaction_of_many_buckets_makes_none_that_is_larger_than_the_settings_say() {
     let disk = SimDisk::new();
-    let backend = open(&disk, config());
-    for key in 0..200 {
-        put(&backend, key, 10_000).unwrap();
-    }
-    backend.seal();
     let dead: Vec<_> = (0..200).filter(|key| key % 4 == 0).collect();
-    remove(&backend, &dead);
+    let backend = filled(&disk, 200, &dead);
     let before = backend.sealed_buckets();
     assert!(before.len() >= 8, "{before:?}");
     let report = backend.compact_buckets(&before).unwrap();
@@ -442,13 +443,8 @@ fn what_dies_together_lies_together_and_goes_without_a_copy() {
 #[test]
 fn a_worker_collects_by_itself_and_one_that_is_stopped_in_the_middle_loses_nothing() {
     let disk = SimDisk::new();
-    let backend = open(&disk, config());
-    for key in 0..200 {
-        put(&backend, key, 10_000).unwrap();
-    }
-    backend.seal();
     let dead: Vec<_> = (0..200).filter(|key| key % 4 != 0 || *key < 60).collect();
-    remove(&backend, &dead);
+    let backend = filled(&disk, 200, &dead);
     let alive = |backend: &BucketStorageBackend| {
         assert!((0..200).all(|key| here(backend, key) != dead.contains(&key)));
     };
@@ -507,12 +503,7 @@ fn a_bucket_that_is_old_is_sealed_without_anybody_asking() {
 #[test]
 fn a_storage_that_goes_does_not_wait_for_its_worker_nor_leave_it_behind() {
     let disk = SimDisk::new();
-    let backend = open(&disk, config());
-    for key in 0..50 {
-        put(&backend, key, 10_000).unwrap();
-    }
-    backend.seal();
-    remove(&backend, &(0..30).collect::<Vec<_>>());
+    let backend = filled(&disk, 50, &(0..30).collect::<Vec<_>>());
     let mut gc = GcConfig::default();
     gc.live_fraction = 1.0;
     gc.bytes_per_second = 10;
