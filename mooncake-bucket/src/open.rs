@@ -18,6 +18,7 @@ use crate::{
     disk::{Disk, LockFailure, replace},
     error::{OpenError, is_full},
     format::{
+        Flaw,
         control::Control,
         file_name::FileName,
         footer::FooterEntry,
@@ -375,6 +376,8 @@ fn settle(
 ) -> Result<bool, OpenError> {
     let failed = || OpenError::io(format!("recovering {}", name.text()));
     let (bucket, file_bytes, entries, unsealed) = match scanned {
+        // It is whole, and for a program that knows it.
+        Scanned::Damaged(flaw @ Flaw::Version(_)) => return Err(damaged(name, flaw)),
         Scanned::Damaged(flaw) => {
             let torn = matches!(name, FileName::Open(_));
             if torn && is_new(storage, name).map_err(failed())? {

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use mooncake_bucket::{
-    BucketConfig, BucketStorageBackend, Cursor, Disk, GcConfig, GetError, Incarnation, Name,
+    BucketConfig, BucketStorageBackend, Cursor, Disk, Flaw, GcConfig, GetError, Incarnation, Name,
     OpenError, OpenOptions, Put, PutError, Removal, Removed, SimDisk, Stored,
 };
 
@@ -285,6 +285,34 @@ fn a_bucket_of_another_storage_is_set_aside_and_counted() {
         1,
         "it stays, and is still counted"
     );
+}
+
+#[test]
+fn a_bucket_of_another_version_of_the_format_is_refused_and_left_as_it_is() {
+    let disk = SimDisk::new();
+    put(&open(&disk).unwrap(), "key", 1);
+    let mut files = names(&disk).into_iter();
+    let bucket = files.find(|name| name.ends_with(".bucket")).unwrap();
+    let version = |version| {
+        disk.damage(&bucket, |bytes| {
+            bytes[8] = version;
+            let sum = crc32c::crc32c(&bytes[..4092]);
+            bytes[4092..4096].copy_from_slice(&sum.to_le_bytes());
+        });
+    };
+    version(2);
+    let before = names(&disk);
+    let opened = open(&disk);
+    let Err(OpenError::Damaged { file, flaw }) = opened else {
+        panic!("{opened:?}")
+    };
+    assert_eq!((file, flaw), (bucket.clone(), Flaw::Version(2)));
+    assert_eq!(names(&disk), before);
+    version(1);
+    assert_eq!(get(&open(&disk).unwrap(), "key"), Some(1));
+    // One whose head is not whole may be of any version, and is set aside.
+    disk.damage(&bucket, |bytes| bytes[8] = 2);
+    assert_eq!(open(&disk).unwrap().recovery().quarantined_files, 1);
 }
 
 #[test]

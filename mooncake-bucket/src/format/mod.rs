@@ -114,11 +114,14 @@ pub(crate) fn checked<const N: usize>(
     length: usize,
     sum_at: usize,
 ) -> Result<&[u8], Flaw> {
-    let bytes = marked(bytes, magic, length)?;
-    if checksum(bytes, sum_at) == Fields(bytes).u32(sum_at) {
-        Ok(bytes)
-    } else {
-        Err(Flaw::Header)
+    match marked(bytes, magic, length) {
+        Ok(_) | Err(Flaw::Version(_))
+            if checksum(&bytes[..length], sum_at) != Fields(bytes).u32(sum_at) =>
+        {
+            // What is damaged may say any version.
+            Err(Flaw::Header)
+        }
+        marked => marked,
     }
 }
 
