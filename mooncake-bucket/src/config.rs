@@ -49,7 +49,7 @@ pub struct BucketConfig {
     /// Batches of reads go through io_uring, where the kernel can.
     pub uring: bool,
     /// Descriptors of buckets that are kept open for readers; one that is read past the page cache has two. Those that grow
-    /// or are being looked at come on top. By default 1024, or half of what the process may have.
+    /// or are just being read come on top. By default 1024, or half of what the process may have.
     pub open_files: usize,
     /// Threads that look at buckets when the storage is opened.
     pub open_threads: usize,
