@@ -128,8 +128,17 @@ fn maintain(storage: &Storage) {
     if let Err(error) = storage.finish_compactions() {
         tracing::warn!(%error, "a compaction could not be ended yet");
     }
+    commit_what_waits(storage);
     if let Err(error) = storage.trim_log() {
         tracing::warn!(%error, "the log of tombstones could not be shortened");
+    }
+}
+
+/// Nobody waits for the tombstones of what was replaced, but should the bucket with the later life be damaged or lost, they
+/// are all that keeps the older one dead.
+fn commit_what_waits(storage: &Storage) {
+    if let Err(error) = storage.log.commit(&[], &storage.pen()) {
+        tracing::warn!(%error, "tombstones could not be written yet");
     }
 }
 
@@ -256,7 +265,8 @@ impl BucketStorageBackend {
         self.storage.measure()
     }
 
-    /// Drops a sealed bucket with all that is alive in it, durably. Says how many records that were.
+    /// Drops a sealed bucket with all that is alive in it, durably. Says how many records that were. They are out of sight even
+    /// if the disk fails it, and may or may not be found by the next start then.
     pub fn evict_bucket(&self, bucket: u32) -> Result<u64, GcError> {
         self.storage.evict(bucket)
     }
@@ -271,13 +281,15 @@ impl BucketStorageBackend {
         self.storage.retire(bucket)
     }
 
-    /// Copies what is alive in sealed buckets to a new one, and drops them, as fast as the disk allows.
+    /// Copies what is alive in sealed buckets to a new one, or as many as `bucket_bytes` asks for, and drops them, as fast as
+    /// the disk allows.
     pub fn compact_buckets(&self, buckets: &[u32]) -> Result<GcReport, GcError> {
         self.compact_buckets_paced(buckets, &mut |_, _| true)
     }
 
     /// The same at the caller's pace: `pace` is asked before so many bytes are read or written in so many
-    /// operations, may wait, and ends the compaction by `false`; then all is as before.
+    /// operations, may wait, and ends the compaction by `false`; then the new bucket that was being written is none, and what
+    /// it was to replace is as before.
     pub fn compact_buckets_paced(
         &self,
         buckets: &[u32],
@@ -302,7 +314,7 @@ impl BucketStorageBackend {
     }
 
     /// Does what the housekeeping thread does from time to time: seals what is old, ends seals and compactions
-    /// that the disk did not let end, shortens the log of tombstones.
+    /// that the disk did not let end, makes the tombstones durable that nobody waits for, shortens their log.
     pub fn maintain(&self) {
         maintain(&self.storage);
     }
@@ -374,7 +386,8 @@ impl fmt::Debug for BucketStorageBackend {
     }
 }
 
-/// What grows is sealed, so that the next start need not look through it. All was durable before.
+/// What grows is sealed, so that the next start need not look through it, and all tombstones are written. What was put was
+/// durable before.
 impl Drop for BucketStorageBackend {
     fn drop(&mut self) {
         // A worker that compacts sees that and undoes what it has begun.
@@ -385,5 +398,6 @@ impl Drop for BucketStorageBackend {
             let _it_has_panicked_or_not = thread.join();
         }
         self.storage.seal_all();
+        commit_what_waits(&self.storage);
     }
 }

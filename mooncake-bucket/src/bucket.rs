@@ -154,8 +154,11 @@ impl Bucket {
         self.file.lock().take();
     }
 
-    /// All records that were written to it, dead or not, in the order of the file.
-    pub(crate) fn load_entries(&self, disk: &dyn Disk) -> io::Result<Vec<FooterEntry>> {
+    /// All records that were written to it, dead or not. `file` opens it.
+    pub(crate) fn load_entries(
+        &self,
+        file: impl FnOnce() -> io::Result<Arc<dyn DiskFile>>,
+    ) -> io::Result<Vec<FooterEntry>> {
         {
             // Sealing changes both under this lock.
             let entries = self.entries.lock();
@@ -163,7 +166,7 @@ impl Bucket {
                 return Ok(entries.clone());
             }
         }
-        let (file, _) = self.file(disk)?;
+        let file = file()?;
         let bytes = self.file_bytes.load(Ordering::Relaxed);
         read_footer(&*file, self.stamp, self.id, bytes)
     }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use rustix::process::{Resource, getrlimit};
+
 use crate::error::OpenError;
 
 /// Which bucket goes when room is needed.
@@ -46,7 +48,8 @@ pub struct BucketConfig {
     pub direct_reads: bool,
     /// Batches of reads go through io_uring, where the kernel can.
     pub uring: bool,
-    /// Files that are kept open.
+    /// Descriptors of buckets that are kept open for readers; one that is read past the page cache has two. Those that grow
+    /// or are just being read come on top. By default 1024, or half of what the process may have.
     pub open_files: usize,
     /// Threads that look at buckets when the storage is opened.
     pub open_threads: usize,
@@ -69,11 +72,17 @@ impl Default for BucketConfig {
             log_bytes: 4 << 20,
             direct_reads: true,
             uring: true,
-            open_files: 1024,
+            open_files: open_files(),
             open_threads: 4,
             housekeeping: true,
         }
     }
+}
+
+fn open_files() -> usize {
+    let most = getrlimit(Resource::Nofile).current;
+    let most = most.and_then(|most| usize::try_from(most).ok());
+    most.map_or(1024, |most| (most / 2).clamp(1, 1024))
 }
 
 /// Bytes that a record's place can be named in.

@@ -47,7 +47,7 @@ counters! {
     failed_reads,
     /// Records that were removed.
     removed,
-    /// Syncs of the log of tombstones that callers waited for.
+    /// Batches of removals that had tombstones to be made durable.
     tombstone_batches,
     /// Buckets that were sealed.
     sealed,

@@ -21,9 +21,18 @@ fn retry_of(error: &io::Error) -> Retry {
         io::ErrorKind::Interrupted | io::ErrorKind::TimedOut | io::ErrorKind::OutOfMemory => {
             Retry::Later
         }
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Retry::Later,
+        _ if is_full(error) => Retry::Later,
         _ => Retry::Elsewhere,
     }
+}
+
+/// Whether there is no room, on the disk or in what its owner may have.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    let kind = error.kind();
+    matches!(
+        kind,
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
 }
 
 /// An error of the disk that several callers are told of.
@@ -183,9 +192,6 @@ pub enum GcError {
         what: &'static str,
         source: io::Error,
     },
-    /// What was to be kept is damaged.
-    #[error("bucket {bucket} is damaged: {flaw}")]
-    Damaged { bucket: u32, flaw: Flaw },
     /// The worker was told to stop.
     #[error("stopped")]
     Stopped,
@@ -201,7 +207,6 @@ impl GcError {
         match self {
             Self::Io { source, .. } => retry_of(source),
             Self::Unavailable { .. } | Self::Stopped => Retry::Later,
-            Self::Damaged { .. } => Retry::Never,
         }
     }
 }

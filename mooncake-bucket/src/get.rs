@@ -59,10 +59,7 @@ impl Storage {
     /// What is here under a name, as the index has it.
     pub(crate) fn stat(&self, name: &Name<'_>) -> Option<Stat> {
         let entry = self.index.get(self.hasher.hash(name))?;
-        Some(Stat {
-            incarnation: entry.incarnation,
-            value_bytes: entry.layout().value_bytes,
-        })
+        Some(entry.stat())
     }
 
     /// Reads a whole value.
@@ -100,11 +97,7 @@ impl Storage {
                 }));
             };
             read_range(file, bucket, entry, name, 0..value_bytes, into)?;
-            let stat = Stat {
-                incarnation: entry.incarnation,
-                value_bytes,
-            };
-            Ok(Ok((stat, value_bytes)))
+            Ok(Ok((entry.stat(), value_bytes)))
         })
     }
 
@@ -125,11 +118,7 @@ impl Storage {
                 return Ok(Err(GetError::Range { value_bytes }));
             };
             read_range(file, bucket, entry, name, from..to, into)?;
-            let stat = Stat {
-                incarnation: entry.incarnation,
-                value_bytes,
-            };
-            Ok(Ok((stat, to - from)))
+            Ok(Ok((entry.stat(), to - from)))
         })
     }
 
@@ -206,6 +195,15 @@ impl Storage {
         }
         Counters::add(&self.counters.misses, 1);
         Err(GetError::NotFound)
+    }
+}
+
+impl Entry {
+    pub(crate) fn stat(&self) -> Stat {
+        Stat {
+            incarnation: self.incarnation,
+            value_bytes: self.layout().value_bytes,
+        }
     }
 }
 

@@ -70,6 +70,13 @@ impl Storage {
     }
 
     pub(crate) fn get_batch_into(&self, gets: &mut [GetInto<'_>]) -> Vec<Result<Stat, GetError>> {
+        // Each may be in another bucket, whose file is open until all of them are read.
+        let most = (self.config.open_files / 4).max(1);
+        let parts = gets.chunks_mut(most);
+        parts.flat_map(|part| self.get_some_into(part)).collect()
+    }
+
+    fn get_some_into(&self, gets: &mut [GetInto<'_>]) -> Vec<Result<Stat, GetError>> {
         let mut found = Vec::with_capacity(gets.len());
         for (number, get) in gets.iter().enumerate() {
             found.extend(self.find(number, get));

@@ -6,7 +6,7 @@ use hashbrown::HashTable;
 use parking_lot::RwLock;
 
 use crate::{
-    format::{UNIT, footer::FooterEntry, record::Layout},
+    format::{UNIT, footer::FooterEntry, record::Layout, tombstone::Tombstone},
     hash::KeyHash,
     name::Incarnation,
 };
@@ -33,12 +33,13 @@ const _: () = assert!(size_of::<Entry>() == 48);
 
 impl Entry {
     pub(crate) fn new(bucket: u32, record: &FooterEntry) -> Self {
-        let unit = record.layout.at / UNIT;
+        let unit = record.layout.unit();
         Self {
             hash: record.hash,
             incarnation: record.incarnation,
             bucket,
-            unit: u32::try_from(unit).expect("a bucket is not that large"),
+            unit: unit
+                .expect("nothing is written that far on, and whatever reads a bucket refuses it"),
             value_bytes: record.layout.value_bytes,
             name_bytes: record.layout.name_bytes,
             flags: if record.layout.aligned { ALIGNED } else { 0 },
@@ -58,13 +59,19 @@ impl Entry {
         self.layout().span()
     }
 
+    /// What says that this copy is dead.
+    pub(crate) fn tombstone(&self) -> Tombstone {
+        Tombstone {
+            bucket: self.bucket,
+            unit: self.unit,
+            hash: self.hash,
+            incarnation: self.incarnation,
+        }
+    }
+
     /// Its removal has begun: nobody is served it any more.
     pub(crate) fn is_removing(&self) -> bool {
         self.flags & REMOVING != 0
-    }
-
-    fn is(&self, hash: KeyHash, incarnation: Incarnation) -> bool {
-        self.hash == hash && self.incarnation == incarnation
     }
 }
 
@@ -95,8 +102,8 @@ pub(crate) enum EndPut {
 /// Whether there is something to remove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BeginRemove {
-    /// It is in this bucket, and nobody is served it any more.
-    Found(u32),
+    /// It is here, and nobody is served it any more.
+    Found,
     /// It is being written. It will never be served.
     InFlight,
     Absent,
@@ -119,7 +126,7 @@ struct Shard {
     len: u32,
     /// Puts that have begun, and whether each was removed meanwhile.
     begun: HashMap<KeyHash, Vec<(Incarnation, bool)>>,
-    /// Removed while they were written.
+    /// Removed while they were written: their tombstones are of every copy, so none is put until they are gone.
     removed: HashSet<(KeyHash, Incarnation)>,
 }
 
@@ -181,6 +188,12 @@ impl Index {
         BeginPut::Go
     }
 
+    /// A tombstone of every copy of a record is there to stay.
+    pub(crate) fn refuse(&self, hash: KeyHash, incarnation: Incarnation) {
+        let mut shard = self.shard(hash).write();
+        shard.removed.insert((hash, incarnation));
+    }
+
     /// A put that began has failed; `true`: it was removed meanwhile.
     pub(crate) fn cancel_put(&self, hash: KeyHash, incarnation: Incarnation) -> bool {
         self.shard(hash).write().end(hash, incarnation)
@@ -217,7 +230,7 @@ impl Index {
         &self,
         hash: KeyHash,
         incarnation: Incarnation,
-        found: impl FnOnce(u32),
+        found: impl FnOnce(&Entry),
     ) -> BeginRemove {
         let mut shard = self.shard(hash).write();
         let begun = shard.begun.get_mut(&hash);
@@ -231,19 +244,23 @@ impl Index {
             Some(entry) if entry.incarnation == incarnation => {
                 entry.flags |= REMOVING;
                 // Under the lock: what compactions do meanwhile comes wholly before this or after it.
-                found(entry.bucket);
-                BeginRemove::Found(entry.bucket)
+                found(entry);
+                BeginRemove::Found
             }
             Some(entry) => BeginRemove::Other(entry.incarnation),
             None => BeginRemove::Absent,
         }
     }
 
-    /// Forgets a record whose tombstone is durable, and says where it was by now.
-    pub(crate) fn end_remove(&self, hash: KeyHash, incarnation: Incarnation) -> Option<Entry> {
+    /// Forgets a record of which `durable` speak, and says where it was by now. A copy that was put anew meanwhile, and is
+    /// being removed by somebody else, is theirs.
+    pub(crate) fn end_remove(&self, durable: &[Tombstone]) -> Option<Entry> {
+        let hash = durable.first()?.hash;
         let mut shard = self.shard(hash).write();
         let entry = shard.find(hash)?;
-        (entry.is(hash, incarnation) && entry.is_removing()).then(|| {
+        let place = entry.tombstone();
+        let ours = entry.is_removing() && durable.iter().any(|stone| stone.covers(&place));
+        ours.then(|| {
             shard.remove(hash);
             entry
         })
@@ -252,6 +269,12 @@ impl Index {
     /// Whether this very record is what readers are served.
     pub(crate) fn is_live(&self, record: &Entry) -> bool {
         let found = self.get(record.hash);
+        found.is_some_and(|entry| entry.bucket == record.bucket && entry.unit == record.unit)
+    }
+
+    /// Whether this very record is known, be it to readers or only to the removal of it.
+    pub(crate) fn is_here(&self, record: &Entry) -> bool {
+        let found = self.shard(record.hash).read().find(record.hash);
         found.is_some_and(|entry| entry.bucket == record.bucket && entry.unit == record.unit)
     }
 
@@ -475,15 +498,18 @@ mod tests {
         let (one, moved) = (entry(1, 5, 1), entry(1, 5, 9));
         put(&index, one);
         let mut found = 0;
-        let remove = index.begin_remove(one.hash, one.incarnation, |bucket| found = bucket);
-        assert_eq!((remove, found), (BeginRemove::Found(1), 1));
+        let remove = index.begin_remove(one.hash, one.incarnation, |entry| found = entry.bucket);
+        assert_eq!((remove, found), (BeginRemove::Found, 1));
         assert_eq!(index.get(one.hash), None, "nobody is served it");
         assert!(index.relocate(&one, &moved));
         assert_eq!(index.get(one.hash), None, "nor at the new place");
         assert_eq!(
-            index.end_remove(one.hash, one.incarnation).unwrap().bucket,
-            9
+            index.end_remove(&[one.tombstone()]),
+            None,
+            "not of this copy"
         );
+        let durable = [one.tombstone(), moved.tombstone()];
+        assert_eq!(index.end_remove(&durable).unwrap().bucket, 9);
         assert_eq!(index.len(), 0);
     }
 

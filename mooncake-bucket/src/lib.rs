@@ -67,6 +67,7 @@ mod index;
 mod list;
 mod name;
 mod open;
+mod open_files;
 mod put;
 mod recover;
 mod remove;

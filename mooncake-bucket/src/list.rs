@@ -32,7 +32,8 @@ pub struct Listed {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cursor {
     bucket: u32,
-    place: usize,
+    /// Where in its file, since sealing changes the order in which its records are known.
+    at: u64,
 }
 
 /// Some of what is here.
@@ -55,27 +56,20 @@ impl Storage {
             damaged: 0,
             next: None,
         };
-        let mut at = from;
+        let mut from = from;
         // Compactions move records to buckets with greater numbers, so they are met there.
-        while let Some(bucket) = self.bucket_from(at.bucket) {
-            if bucket.id != at.bucket {
-                at = Cursor {
-                    bucket: bucket.id,
-                    place: 0,
-                };
-            }
-            at.place += self.list_bucket(&bucket, at.place, most, &mut page)?;
+        while let Some(bucket) = self.bucket_from(from.bucket) {
+            let at = if bucket.id == from.bucket { from.at } else { 0 };
+            let at = self.list_bucket(&bucket, at, most, &mut page)?;
             if page.records.len() >= most {
-                page.next = Some(at);
+                let bucket = bucket.id;
+                page.next = Some(Cursor { bucket, at });
                 return Ok(page);
             }
-            let Some(next) = bucket.id.checked_add(1) else {
+            let Some(bucket) = bucket.id.checked_add(1) else {
                 break;
             };
-            at = Cursor {
-                bucket: next,
-                place: 0,
-            };
+            from = Cursor { bucket, at: 0 };
         }
         Ok(page)
     }
@@ -88,27 +82,29 @@ impl Storage {
             .map(|(_, bucket)| Arc::clone(bucket))
     }
 
-    /// Returns how many of the bucket's records were looked at.
+    /// Looks at the bucket's records from byte `from` of its file on; returns from where on it did not.
     fn list_bucket(
         &self,
         bucket: &Bucket,
-        from: usize,
+        from: u64,
         most: usize,
         page: &mut Page,
-    ) -> Result<usize, GetError> {
+    ) -> Result<u64, GetError> {
         let failed = |source| GetError::Io {
             bucket: bucket.id,
             source,
         };
-        let looked = (|| -> io::Result<usize> {
-            let entries = bucket.load_entries(&*self.disk)?;
+        let looked = (|| -> io::Result<u64> {
+            let mut entries = self.load_entries(bucket)?;
             let file = self.open_file(bucket)?;
-            let mut looked = 0;
-            for record in entries.iter().skip(from) {
+            entries.retain(|record| record.layout.at >= from);
+            entries.sort_unstable_by_key(|record| record.layout.at);
+            let mut next = from;
+            for record in &entries {
                 if page.records.len() >= most {
                     break;
                 }
-                looked += 1;
+                next = record.layout.at + 1;
                 if !self.index.is_live(&Entry::new(bucket.id, record)) {
                     continue;
                 }
@@ -117,14 +113,14 @@ impl Storage {
                     Err(_) => page.damaged += 1,
                 }
             }
-            Ok(looked)
+            Ok(next)
         })();
         match looked {
             // It went while we looked: what was alive in it is listed with the bucket that it is in now.
             Err(error)
                 if error.kind() == io::ErrorKind::NotFound && self.bucket(bucket.id).is_none() =>
             {
-                Ok(0)
+                Ok(from)
             }
             looked => looked.map_err(failed),
         }

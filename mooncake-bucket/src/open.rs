@@ -15,18 +15,17 @@ use parking_lot::Mutex;
 use crate::{
     bucket::{Bucket, Stage},
     config::BucketConfig,
-    disk::{Disk, DiskFile, LockFailure, replace},
-    error::OpenError,
+    disk::{Disk, LockFailure, replace},
+    error::{OpenError, is_full},
     format::{
+        Flaw,
         control::Control,
         file_name::FileName,
         footer::FooterEntry,
-        tombstone::{ANY_BUCKET, Tombstone},
+        tombstone::{ANY_BUCKET, ANY_UNIT, Tombstone},
     },
-    hash::KeyHash,
     ids::{Ids, fill},
     index::Entry,
-    name::Incarnation,
     recover::{
         scan::{Scanned, scan},
         survey::{Survey, damaged},
@@ -56,6 +55,9 @@ pub struct Recovery {
     pub transitions: u64,
     /// Tombstones of records that are still on the disk.
     pub tombstones: u64,
+    /// Logs of tombstones whose last frame is not whole: of removals that a crash ended and that were not answered. A frame
+    /// that went bad later, and has none behind it, looks the same.
+    pub torn_logs: u64,
     /// Files that are set aside, now or before.
     pub quarantined_files: u64,
     /// Files that are not ours, and were left alone.
@@ -118,7 +120,7 @@ pub(crate) fn open(
     }
     let identity = identify(&*disk, &mut survey, adopt)?;
     recovery.transitions = resolve(&*disk, &mut survey, identity)?;
-    let graves = Graves::read(&*disk, &survey, identity)?;
+    let graves = Graves::read(&*disk, &survey, identity, &mut recovery)?;
     let storage = Storage::new(disk, config, identity, Ids::new(survey.below));
     for (name, bytes) in &survey.controls {
         storage.controls.set(*name, *bytes);
@@ -163,54 +165,58 @@ fn identify(disk: &dyn Disk, survey: &mut Survey, adopt: bool) -> Result<[u8; 16
 
 /// What the logs say is dead.
 struct Graves {
-    by_bucket: BTreeMap<u64, HashSet<(KeyHash, Incarnation)>>,
+    all: HashSet<Tombstone>,
     /// Those of them that are still on the disk.
     needed: Mutex<Vec<Tombstone>>,
 }
 
 impl Graves {
-    fn read(disk: &dyn Disk, survey: &Survey, identity: [u8; 16]) -> Result<Self, OpenError> {
-        let mut by_bucket = BTreeMap::<u64, HashSet<_>>::new();
+    fn read(
+        disk: &dyn Disk,
+        survey: &Survey,
+        identity: [u8; 16],
+        recovery: &mut Recovery,
+    ) -> Result<Self, OpenError> {
+        let mut all = HashSet::new();
         for number in &survey.logs {
             let name = FileName::Tombstones(*number);
-            let stones = read_log(disk, *number, identity).map_err(|error| {
+            let (stones, torn) = read_log(disk, *number, identity).map_err(|error| {
                 let flaw = error.get_ref().and_then(|inner| inner.downcast_ref());
                 match flaw {
                     Some(flaw) => damaged(name, *flaw),
                     None => OpenError::io(format!("reading {}", name.text()))(error),
                 }
             })?;
-            for stone in stones {
-                let bucket = by_bucket.entry(stone.bucket).or_default();
-                bucket.insert((stone.hash, stone.incarnation));
-            }
+            all.extend(stones);
+            recovery.torn_logs += u64::from(torn);
         }
         Ok(Self {
-            by_bucket,
+            all,
             needed: Mutex::default(),
         })
     }
 
-    /// Whether a record of a bucket is dead; if so, its tombstone stays.
-    fn holds(&self, bucket: u32, entry: &FooterEntry) -> bool {
-        let key = (entry.hash, entry.incarnation);
-        let dead = [u64::from(bucket), ANY_BUCKET].iter().any(|bucket| {
-            self.by_bucket
-                .get(bucket)
-                .is_some_and(|stones| stones.contains(&key))
-        });
+    /// Whether a record is dead; if so, it keeps a tombstone, which names its place from now on.
+    fn hold(&self, entry: &Entry) -> bool {
+        let here = entry.tombstone();
+        let in_bucket = Tombstone {
+            unit: ANY_UNIT,
+            ..here
+        };
+        let anywhere = Tombstone {
+            bucket: ANY_BUCKET,
+            ..in_bucket
+        };
+        let stones = [here, in_bucket, anywhere];
+        let dead = stones.iter().any(|stone| self.all.contains(stone));
         if dead {
-            self.keep(bucket, entry.hash, entry.incarnation);
+            self.keep(entry);
         }
         dead
     }
 
-    fn keep(&self, bucket: u32, hash: KeyHash, incarnation: Incarnation) {
-        self.needed.lock().push(Tombstone {
-            bucket: u64::from(bucket),
-            hash,
-            incarnation,
-        });
+    fn keep(&self, entry: &Entry) {
+        self.needed.lock().push(entry.tombstone());
     }
 
     /// Puts one log with what is needed in place of all there are.
@@ -220,7 +226,7 @@ impl Graves {
         old: &[u32],
         recovery: &mut Recovery,
     ) -> Result<(), OpenError> {
-        let mut needed = self.needed.into_inner();
+        let mut needed = std::mem::take(&mut *self.needed.lock());
         needed.sort_unstable();
         needed.dedup();
         recovery.tombstones = needed.len() as u64;
@@ -229,9 +235,14 @@ impl Graves {
         }
         match storage.log.rewrite(&needed, old, &storage.pen()) {
             // A full disk is no reason not to serve: what is dead is known, and the logs that say so stay.
-            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+            Err(error) if is_full(&error) => {
                 for stone in needed {
                     storage.log.note(stone);
+                }
+                // They would kill what is put anew as well, wherever that is.
+                let anywhere = self.all.iter().filter(|stone| stone.bucket == ANY_BUCKET);
+                for stone in anywhere {
+                    storage.index.refuse(stone.hash, stone.incarnation);
                 }
                 Ok(())
             }
@@ -271,8 +282,8 @@ fn scan_all(
                     &storage.hasher,
                 );
                 match scanned {
-                    Ok(scanned) => {
-                        take_in(storage, *id, &scanned, graves, &shells);
+                    Ok(mut scanned) => {
+                        take_in(storage, *id, &mut scanned, graves, &shells);
                         results.lock().push((*id, *name, scanned));
                     }
                     Err(source) => {
@@ -314,21 +325,29 @@ struct Live {
     records: AtomicU64,
 }
 
+/// Counts what is in a bucket, and has what is alive found. Of a sealed one only the sums are kept.
 fn take_in(
     storage: &Storage,
     id: u32,
-    scanned: &Scanned,
+    scanned: &mut Scanned,
     graves: &Graves,
     shells: &BTreeMap<u32, Live>,
 ) {
-    let Scanned::Whole { entries, .. } = scanned else {
+    let Scanned::Whole {
+        bucket,
+        entries,
+        unsealed,
+        ..
+    } = scanned
+    else {
         return;
     };
-    for record in entries {
-        if graves.holds(id, record) {
+    for record in &*entries {
+        let entry = Entry::new(id, record);
+        bucket.count_record(entry.span());
+        if graves.hold(&entry) {
             continue;
         }
-        let entry = Entry::new(id, record);
         let live = &shells[&id];
         live.bytes.fetch_add(entry.span(), Ordering::Relaxed);
         live.records.fetch_add(1, Ordering::Relaxed);
@@ -337,8 +356,11 @@ fn take_in(
             let shell = &shells[&loser.bucket];
             shell.bytes.fetch_sub(loser.span(), Ordering::Relaxed);
             shell.records.fetch_sub(1, Ordering::Relaxed);
-            graves.keep(loser.bucket, loser.hash, loser.incarnation);
+            graves.keep(&loser);
         }
+    }
+    if unsealed.is_none() {
+        *entries = Vec::new();
     }
 }
 
@@ -353,7 +375,9 @@ fn settle(
     recovery: &mut Recovery,
 ) -> Result<bool, OpenError> {
     let failed = || OpenError::io(format!("recovering {}", name.text()));
-    let (bucket, file, entries, unsealed) = match scanned {
+    let (bucket, file_bytes, entries, unsealed) = match scanned {
+        // It is whole, and for a program that knows it.
+        Scanned::Damaged(flaw @ Flaw::Version(_)) => return Err(damaged(name, flaw)),
         Scanned::Damaged(flaw) => {
             let torn = matches!(name, FileName::Open(_));
             if torn && is_new(storage, name).map_err(failed())? {
@@ -368,7 +392,7 @@ fn settle(
         }
         Scanned::Whole {
             bucket,
-            file,
+            file_bytes,
             entries,
             unsealed,
             broken,
@@ -377,15 +401,12 @@ fn settle(
             recovery.broken_records += broken;
             recovery.rebuilt_buckets += u64::from(rebuilt);
             recovery.reopened_buckets += u64::from(matches!(name, FileName::Open(_)));
-            (bucket, file, entries, unsealed)
+            (bucket, file_bytes, entries, unsealed)
         }
     };
-    if entries.is_empty() {
+    if bucket.records.load(Ordering::Relaxed) == 0 {
         storage.disk.remove(&name.text()).map_err(failed())?;
         return Ok(true);
-    }
-    for entry in &entries {
-        bucket.count_record(entry.layout.span());
     }
     bucket
         .live_bytes
@@ -393,8 +414,8 @@ fn settle(
     bucket
         .live_records
         .store(live.records.load(Ordering::Relaxed), Ordering::Relaxed);
-    storage.set_file_bytes(&bucket, file.len().map_err(failed())?);
-    let renamed = seal(storage, &bucket, &*file, name, &entries, unsealed).map_err(failed())?;
+    storage.set_file_bytes(&bucket, file_bytes);
+    let renamed = seal(storage, &bucket, name, &entries, unsealed).map_err(failed())?;
     if bucket.stage() != Stage::Sealed {
         *bucket.entries.lock() = entries;
     }
@@ -411,15 +432,15 @@ fn is_new(storage: &Storage, name: FileName) -> io::Result<bool> {
 fn seal(
     storage: &Storage,
     bucket: &Bucket,
-    file: &dyn DiskFile,
     name: FileName,
     entries: &[FooterEntry],
     unsealed: Option<u64>,
 ) -> io::Result<bool> {
     if let Some(tail) = unsealed {
-        match storage.write_footer(bucket, file, entries, tail) {
+        let file = storage.disk.open(&name.text())?;
+        match storage.write_footer(bucket, &*file, entries, tail) {
             Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+            Err(error) if is_full(&error) => {
                 // It is served as it is, once that is durable, and costs a longer look next time.
                 file.sync()?;
                 storage.set_file_bytes(bucket, file.len()?);

@@ -1,9 +1,6 @@
 //! Putting records: a place in a bucket, the bytes, one sync for all who wait, and then everybody may know.
 
-use std::{
-    io,
-    sync::{Arc, atomic::Ordering},
-};
+use std::{io, sync::Arc};
 
 use crate::{
     append::{Appender, Reserved},
@@ -13,7 +10,6 @@ use crate::{
         footer::FooterEntry,
         group::{Encoded, NewRecord, Plan},
         record::{Layout, MAX_VALUE_BYTES},
-        tombstone::Tombstone,
     },
     hash::KeyHash,
     index::{BeginPut, EndPut, Entry},
@@ -255,11 +251,7 @@ impl Storage {
                 }
                 Err(error) => {
                     // What a crash would find of it must not come to life: its key may be removed meanwhile.
-                    self.log.note(Tombstone {
-                        bucket: u64::from(bucket.id),
-                        hash,
-                        incarnation,
-                    });
+                    self.log.note(entry.tombstone());
                     self.index.cancel_put(hash, incarnation);
                     Err(PutError::Io(copy(error)))
                 }
@@ -280,21 +272,7 @@ impl Storage {
     /// A record that lies on the disk is dead, without anybody having asked: before what makes it dead can be
     /// removed or reclaimed, that is durable.
     fn bury(&self, dead: &Entry) {
-        let note = |bucket: u32| {
-            self.log.note(Tombstone {
-                bucket: u64::from(bucket),
-                hash: dead.hash,
-                incarnation: dead.incarnation,
-            });
-        };
-        note(dead.bucket);
-        if let Some(bucket) = self.bucket(dead.bucket) {
-            // So is a copy that a compaction is making.
-            match bucket.moving_to.load(Ordering::SeqCst) {
-                0 => {}
-                target => note(target),
-            }
-        }
+        self.tombstones(dead, |stone| self.log.note(stone));
         self.count_dead(dead);
     }
 }

@@ -5,9 +5,8 @@ use std::sync::atomic::Ordering;
 use crate::{
     counters::Counters,
     error::{RemoveError, copy},
-    format::tombstone::{ANY_BUCKET, Tombstone},
-    hash::KeyHash,
-    index::BeginRemove,
+    format::tombstone::{ANY_BUCKET, ANY_UNIT, Tombstone},
+    index::{BeginRemove, Entry},
     name::{Incarnation, Name},
     storage::Storage,
 };
@@ -40,67 +39,72 @@ impl Storage {
         removals: &[Removal<'_>],
     ) -> Vec<Result<Removed, RemoveError>> {
         let mut stones = Vec::with_capacity(removals.len());
-        let mut hashes: Vec<Option<KeyHash>> = Vec::with_capacity(removals.len());
+        // Which of the tombstones are of which removal.
+        let mut parts = Vec::with_capacity(removals.len());
         let mut results = Vec::with_capacity(removals.len());
         let mut absent = false;
         for Removal { name, incarnation } in removals {
             let hash = self.hasher.hash(name);
-            let mut bury = |bucket| {
-                stones.push(Tombstone {
-                    bucket,
-                    hash,
-                    incarnation: *incarnation,
-                });
-            };
-            let found = self.index.begin_remove(hash, *incarnation, |id| {
-                bury(u64::from(id));
-                // A copy that a compaction is making, or has just made, is as dead.
-                if let Some(bucket) = self.bucket(id) {
-                    match bucket.moving_to.load(Ordering::SeqCst) {
-                        0 => {}
-                        target => bury(u64::from(target)),
-                    }
-                }
+            let first = stones.len();
+            let found = self.index.begin_remove(hash, *incarnation, |entry| {
+                self.tombstones(entry, |stone| stones.push(stone));
             });
             let result = match found {
-                BeginRemove::Found(_) => Removed::Gone,
+                BeginRemove::Found => Removed::Gone,
                 BeginRemove::InFlight => {
-                    bury(ANY_BUCKET);
+                    stones.push(Tombstone {
+                        bucket: ANY_BUCKET,
+                        unit: ANY_UNIT,
+                        hash,
+                        incarnation: *incarnation,
+                    });
                     Removed::Gone
                 }
                 BeginRemove::Absent => Removed::Absent,
                 BeginRemove::Other(current) => Removed::OtherIncarnation(current),
             };
             absent |= result != Removed::Gone;
-            hashes.push((result == Removed::Gone).then_some(hash));
+            parts.push(first..stones.len());
             results.push(result);
         }
         if absent {
             // What is absent since it is being evicted could come back until that is durable.
             self.leaving.wait();
         }
-        // Even if nothing of this was here: what is noted may be what is absent.
-        let waits = !stones.is_empty() || self.log.waiting() > 0;
-        let durable = if waits {
-            Counters::add(&self.counters.tombstone_batches, 1);
-            self.log.commit(&stones, &self.pen())
-        } else {
-            Ok(())
-        };
+        // Even if nothing of this was here: what is noted, or just being written for others, may be what is absent.
+        let durable = self.log.commit(&stones, &self.pen());
+        let batches = u64::from(!stones.is_empty());
+        Counters::add(&self.counters.tombstone_batches, batches);
         let mut outcomes = Vec::with_capacity(results.len());
-        for ((removal, hash), result) in removals.iter().zip(hashes).zip(results) {
+        for (part, result) in parts.into_iter().zip(results) {
             if let Err(error) = &durable {
                 outcomes.push(Err(RemoveError(copy(error))));
                 continue;
             }
-            if let Some(hash) = hash
-                && let Some(entry) = self.index.end_remove(hash, removal.incarnation)
-            {
+            if let Some(entry) = self.index.end_remove(&stones[part]) {
                 self.count_dead(&entry);
                 Counters::add(&self.counters.removed, 1);
             }
             outcomes.push(Ok(result));
         }
         outcomes
+    }
+
+    /// All that it takes to say that a record is dead. Called with its shard locked, so that what compactions do
+    /// meanwhile comes wholly before this or after it.
+    pub(crate) fn tombstones(&self, entry: &Entry, mut bury: impl FnMut(Tombstone)) {
+        let stone = entry.tombstone();
+        bury(stone);
+        let moving_to = self
+            .bucket(entry.bucket)
+            .map_or(0, |bucket| bucket.moving_to.load(Ordering::SeqCst));
+        if moving_to != 0 {
+            // So is the copy that a compaction is making, or has just made, wherever in its target that is.
+            bury(Tombstone {
+                bucket: moving_to,
+                unit: ANY_UNIT,
+                ..stone
+            });
+        }
     }
 }

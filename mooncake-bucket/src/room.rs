@@ -10,7 +10,7 @@ use crate::{
     config::Eviction,
     counters::Counters,
     error::{GcError, PutError},
-    format::{BLOCK, file_name::FileName, footer, group::Plan, tombstone::Tombstone},
+    format::{BLOCK, file_name::FileName, footer, group::Plan},
     index::Entry,
     storage::Storage,
 };
@@ -178,14 +178,10 @@ impl Storage {
     /// Removes a claimed bucket: first from sight, then from the disk, durably.
     pub(crate) fn drop_bucket(&self, bucket: &Bucket) -> Result<u64, GcError> {
         let leaving = self.leaving.begin();
-        // What is dead in other buckets since something here replaced it must stay so without this one.
-        self.log
-            .commit(&[], &self.pen())
-            .map_err(GcError::io("writing tombstones"))?;
         let (mut records, mut gone) = (0, Vec::new());
         if bucket.live_records.load(Ordering::Relaxed) > 0 {
-            let entries = bucket
-                .load_entries(&*self.disk)
+            let entries = self
+                .load_entries(bucket)
                 .map_err(GcError::io("reading a footer"))?;
             let entries: Vec<_> = entries
                 .iter()
@@ -199,14 +195,14 @@ impl Storage {
             }
             gone = entries;
         }
-        if let Err(error) = self.unlink(bucket) {
+        // What is dead in other buckets since something here is later must stay so without this one. Nothing dies of
+        // what nobody finds any more, so by now all of that is noted.
+        let durable = self.log.commit(&[], &self.pen());
+        let durable = durable.map_err(GcError::io("writing tombstones"));
+        if let Err(error) = durable.and_then(|()| self.unlink(bucket)) {
             // The file may outlive this, but nothing in it.
             for entry in &gone {
-                self.log.note(Tombstone {
-                    bucket: u64::from(bucket.id),
-                    hash: entry.hash,
-                    incarnation: entry.incarnation,
-                });
+                self.log.note(entry.tombstone());
             }
             return Err(error);
         }
@@ -229,8 +225,7 @@ impl Storage {
         self.disk
             .sync()
             .map_err(GcError::io("syncing the directory"))?;
-        self.buckets.write().remove(&bucket.id);
-        self.set_file_bytes(bucket, 0);
+        self.forget(bucket);
         Ok(())
     }
 }

@@ -24,13 +24,14 @@ use crate::{
         BLOCK,
         file_name::FileName,
         footer::{self, FooterEntry},
-        head::BucketHead,
+        head::{self, Head},
     },
     gc::{Candidate, GcConfig, candidates, compact::Unfinished},
     hash::Hasher,
     ids::{Ids, random},
     index::{Entry, Index},
     open::Held,
+    open_files::OpenFiles,
     tombstones::{Pen, TombstoneLog},
 };
 
@@ -53,7 +54,7 @@ pub(crate) struct Storage {
     pub(crate) quarantined_bytes: AtomicU64,
     /// Room for puts that are about to be written.
     pub(crate) promised: AtomicU64,
-    files: Mutex<std::collections::VecDeque<u32>>,
+    files: Mutex<OpenFiles>,
     begun: Instant,
     /// Told what is to be sealed, when there is a thread for that.
     pub(crate) sealer: Mutex<Option<std::sync::mpsc::Sender<Arc<Appender>>>>,
@@ -162,22 +163,30 @@ impl Storage {
     pub(crate) fn open_file(&self, bucket: &Bucket) -> io::Result<Arc<dyn DiskFile>> {
         let (file, opened) = bucket.file(&*self.disk)?;
         if opened {
-            self.keep_open(bucket.id);
+            self.keep_open(bucket.id, &*file);
         }
         Ok(file)
     }
 
-    fn keep_open(&self, id: u32) {
-        let oldest = {
-            let mut files = self.files.lock();
-            files.push_back(id);
-            (files.len() > self.config.open_files)
-                .then(|| files.pop_front())
-                .flatten()
-        };
-        if let Some(bucket) = oldest.and_then(|id| self.bucket(id)) {
+    /// A file is open that nobody writes to any more.
+    pub(crate) fn keep_open(&self, id: u32, file: &dyn DiskFile) {
+        let (descriptors, most) = (file.descriptors(), self.config.open_files);
+        let close = self.files.lock().opened(id, descriptors, most);
+        for bucket in close.into_iter().filter_map(|id| self.bucket(id)) {
             bucket.close_file();
         }
+    }
+
+    /// All records that were written to a bucket, dead or not.
+    pub(crate) fn load_entries(&self, bucket: &Bucket) -> io::Result<Vec<FooterEntry>> {
+        bucket.load_entries(|| self.open_file(bucket))
+    }
+
+    /// A bucket has no file any more.
+    pub(crate) fn forget(&self, bucket: &Bucket) {
+        self.buckets.write().remove(&bucket.id);
+        self.files.lock().gone(bucket.id);
+        self.set_file_bytes(bucket, 0);
     }
 
     /// What all files have, but the lock and what was set aside.
@@ -253,16 +262,16 @@ impl Storage {
         group: Option<u64>,
         name: impl Fn(u32) -> FileName,
     ) -> io::Result<Appender> {
-        let head = BucketHead {
+        let head = Head {
             storage: self.identity,
             id,
             stamp: random()?,
-            created: crate::open::unix_seconds(),
+            born: crate::open::unix_seconds(),
         };
         let text = name(id).text();
         let file = self.disk.create(&text)?;
         let written = file
-            .write_at(0, &[&head.encode()])
+            .write_at(0, &[&head.encode(head::BUCKET)])
             .and_then(|()| file.sync())
             .and_then(|()| self.disk.sync());
         if let Err(error) = written {
@@ -338,10 +347,10 @@ impl Storage {
             entries.clone()
         };
         if entries.is_empty() {
-            self.buckets.write().remove(&bucket.id);
             unless_gone(self.disk.remove(&FileName::Open(bucket.id).text()))?;
-            self.set_file_bytes(bucket, 0);
-            return self.disk.sync();
+            self.disk.sync()?;
+            self.forget(bucket);
+            return Ok(());
         }
         let done = self.write_footer(bucket, &**file, &entries, appender.tail());
         if let Err(error) = done {
@@ -359,7 +368,7 @@ impl Storage {
         *entries = Vec::new();
         drop(entries);
         Counters::add(&self.counters.sealed, 1);
-        self.keep_open(bucket.id);
+        self.keep_open(bucket.id, &**file);
         Ok(())
     }
 

@@ -9,9 +9,10 @@ use crate::{
     disk::{Disk, DiskFile, replace},
     error::copy,
     format::{
-        BLOCK,
+        BLOCK, Flaw,
         file_name::FileName,
-        tombstone::{self, LogHead, Tombstone},
+        head::{self, Head},
+        tombstone::{self, ANY_BUCKET, Tombstone},
     },
     ids::{Ids, random},
 };
@@ -73,11 +74,6 @@ impl TombstoneLog {
         state.added += 1;
     }
 
-    /// How many wait for somebody who needs them.
-    pub(crate) fn waiting(&self) -> usize {
-        self.state.lock().waiting.len()
-    }
-
     /// Returns once `tombstones`, and all that were added before, are durable.
     pub(crate) fn commit(&self, tombstones: &[Tombstone], pen: &Pen<'_>) -> io::Result<()> {
         let mut state = self.state.lock();
@@ -132,9 +128,8 @@ impl TombstoneLog {
     }
 
     fn write(&self, batch: &[Tombstone], log: Option<Log>, pen: &Pen<'_>) -> io::Result<Log> {
-        let mut log = match log {
-            Some(log) => log,
-            None => self.begin(&[], pen)?,
+        let Some(mut log) = log else {
+            return self.begin(batch, pen);
         };
         let frame = tombstone::encode(batch, log.stamp, log.frames);
         let name = FileName::Tombstones(log.number);
@@ -157,14 +152,18 @@ impl TombstoneLog {
     /// A new log that begins with `tombstones`.
     fn begin(&self, tombstones: &[Tombstone], pen: &Pen<'_>) -> io::Result<Log> {
         let number = pen.ids.take(pen.disk, pen.controls)?;
-        let head = LogHead {
-            storage: self.storage,
-            number,
-            stamp: random()?,
-        };
-        let mut content = head.encode();
         let frames = tombstones.chunks(tombstone::MOST);
         let count = frames.len() as u64;
+        let frame_bytes = frames
+            .clone()
+            .map(|frame| tombstone::frame_bytes(frame.len()));
+        let head = Head {
+            storage: self.storage,
+            id: number,
+            stamp: random()?,
+            born: BLOCK + frame_bytes.sum::<u64>(),
+        };
+        let mut content = head.encode(head::LOG);
         for (number, frame) in frames.enumerate() {
             content.extend(tombstone::encode(frame, head.stamp, number as u64));
         }
@@ -226,8 +225,9 @@ impl TombstoneLog {
             .map(|number| read_log(pen.disk, *number, self.storage))
             .collect::<io::Result<Vec<_>>>()
             .map(|logs| {
-                let mut all: Vec<_> = logs.into_iter().flatten().collect();
-                all.retain(|stone| !u32::try_from(stone.bucket).is_ok_and(&gone));
+                let stones = logs.into_iter().flat_map(|(stones, _)| stones);
+                let mut all: Vec<_> = stones.collect();
+                all.retain(|stone| stone.bucket == ANY_BUCKET || !gone(stone.bucket));
                 all.sort_unstable();
                 all.dedup();
                 all
@@ -242,42 +242,45 @@ impl TombstoneLog {
     }
 }
 
-/// Reads a log. A frame that was cut short by a crash was never acknowledged, and ends it; anything else that is
-/// wrong is an error of invalid data.
+/// Reads a log; `true`: its last frame is not whole. Of a frame that was appended a crash may have left anything, since
+/// it was never acknowledged; anything else that is wrong is an error of invalid data. (A last frame that was whole and
+/// then went bad looks the same as one that never was.)
 pub(crate) fn read_log(
     disk: &dyn Disk,
     number: u32,
     storage: [u8; 16],
-) -> io::Result<Vec<Tombstone>> {
+) -> io::Result<(Vec<Tombstone>, bool)> {
     let flawed = |flaw| io::Error::new(io::ErrorKind::InvalidData, flaw);
     let bytes = crate::disk::read_all(disk, &FileName::Tombstones(number).text())?;
-    let head = LogHead::decode(&bytes).map_err(flawed)?;
-    if head.storage != storage || head.number != number {
-        return Err(flawed(crate::format::Flaw::Place));
+    let head = Head::decode(&bytes, head::LOG).map_err(flawed)?;
+    if head.storage != storage || head.id != number {
+        return Err(flawed(Flaw::Place));
     }
     let (mut all, mut at, mut frames) = (Vec::new(), BLOCK as usize, 0);
-    while at < bytes.len() {
-        match tombstone::decode(&bytes[at..], head.stamp) {
+    while at < bytes.len() || (at as u64) < head.born {
+        let rest = bytes.get(at..).unwrap_or_default();
+        let flaw = match tombstone::decode(rest, head.stamp) {
             Ok((number, entries, length)) if number == frames => {
                 all.extend(entries);
                 at += length as usize;
                 frames += 1;
+                continue;
             }
-            torn => {
-                let flaw = torn.err().unwrap_or(crate::format::Flaw::Place);
-                // Frames are written one at a time: one behind this says that this one was whole once.
-                let rest = at + BLOCK as usize;
-                let mut behind = (rest..bytes.len()).step_by(BLOCK as usize);
-                let damaged = behind.any(|at| {
-                    let later = tombstone::decode(&bytes[at..], head.stamp);
-                    later.is_ok_and(|(number, _, _)| number > frames)
-                });
-                if damaged {
-                    return Err(flawed(flaw));
-                }
-                break;
-            }
+            Ok(_) => Flaw::Place,
+            Err(flaw) => flaw,
+        };
+        // Frames are appended one at a time: one behind this says that this one was whole once.
+        let mut behind = (at + BLOCK as usize..bytes.len()).step_by(BLOCK as usize);
+        let was_whole = (at as u64) < head.born
+            || behind.any(|at| {
+                let later = tombstone::decode(&bytes[at..], head.stamp);
+                later.is_ok_and(|(number, _, _)| number > frames)
+            });
+        if was_whole {
+            return Err(flawed(flaw));
         }
+        tracing::warn!(log = number, %flaw, "the last frame of a log of tombstones is not whole");
+        return Ok((all, true));
     }
-    Ok(all)
+    Ok((all, false))
 }

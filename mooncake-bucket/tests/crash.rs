@@ -95,6 +95,7 @@ fn survive(seeds: u64) {
         done.compacted,
         done.moved,
         done.evicted,
+        done.revived,
     ];
     assert!(
         seeds < 200 || met.iter().all(|count| *count > 20),

@@ -1,11 +1,11 @@
 //! What a start finds, and what it makes of it.
 #![expect(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use mooncake_bucket::{
-    BucketConfig, BucketStorageBackend, Cursor, Disk, GcConfig, GetError, Incarnation, Name,
-    OpenError, OpenOptions, Put, Removal, Removed, SimDisk, Stored,
+    BucketConfig, BucketStorageBackend, Cursor, Disk, Flaw, GcConfig, GetError, Incarnation, Name,
+    OpenError, OpenOptions, Put, PutError, Removal, Removed, SimDisk, Stored,
 };
 
 fn config() -> BucketConfig {
@@ -90,6 +90,67 @@ fn an_older_life_does_not_come_back_when_the_one_that_replaced_it_is_removed_and
     let backend = open(&disk.after_process_death()).unwrap();
     assert_eq!(get(&backend, "key"), None);
     assert_eq!(get(&backend, "other"), Some(1));
+}
+
+#[test]
+fn a_life_that_is_put_anew_after_its_removal_is_there_after_a_restart() {
+    for (lives, gone) in [(&[5][..], 5), (&[5, 7], 7)] {
+        let disk = SimDisk::new();
+        let backend = open(&disk).unwrap();
+        for seq in lives {
+            put(&backend, "key", *seq);
+        }
+        assert_eq!(remove(&backend, "key", gone), Removed::Gone);
+        put(&backend, "key", 5);
+        for restart in 0..3 {
+            let backend = open(&disk.after_process_death()).unwrap();
+            assert_eq!(
+                get(&backend, "key"),
+                Some(5),
+                "restart {restart} of {lives:?}"
+            );
+        }
+        // And it can be removed like any other.
+        assert_eq!(remove(&backend, "key", 5), Removed::Gone);
+        disk.cut_power();
+        for seed in 0..10 {
+            let backend = open(&disk.after_power_loss(seed)).unwrap();
+            assert_eq!(get(&backend, "key"), None);
+        }
+    }
+}
+
+/// Of what is removed while it is written nobody knows where it is, so its tombstone is of every copy, until a start has
+/// seen where they are and written that down.
+#[test]
+fn a_start_that_has_no_room_for_tombstones_acknowledges_no_put_that_the_old_ones_would_kill() {
+    let disk = SimDisk::new();
+    let backend = open(&disk).unwrap();
+    put(&backend, "other", 1);
+    disk.set_sync_time(Duration::from_millis(50));
+    let syncs = disk.syncs();
+    std::thread::scope(|scope| {
+        let put = scope.spawn(|| backend.put(Put::new(Name::key("key"), life(5), b"value")));
+        while disk.syncs() == syncs {
+            std::thread::yield_now();
+        }
+        assert_eq!(remove(&backend, "key", 5), Removed::Gone);
+        let put = put.join().unwrap();
+        assert!(matches!(put, Err(PutError::Removed)), "{put:?}");
+    });
+    disk.set_sync_time(Duration::ZERO);
+    drop(backend);
+    let used = disk.list().unwrap().iter().map(|file| file.bytes).sum();
+    disk.set_capacity(Some(used));
+    let backend = open(&disk).unwrap();
+    disk.set_capacity(None);
+    let again = backend.put(Put::new(Name::key("key"), life(5), b"value"));
+    assert!(matches!(again, Err(PutError::Removed)), "{again:?}");
+    drop(backend);
+    let backend = open(&disk).unwrap();
+    put(&backend, "key", 5);
+    drop(backend);
+    assert_eq!(get(&open(&disk).unwrap(), "key"), Some(5));
 }
 
 #[test]
@@ -227,6 +288,34 @@ fn a_bucket_of_another_storage_is_set_aside_and_counted() {
 }
 
 #[test]
+fn a_bucket_of_another_version_of_the_format_is_refused_and_left_as_it_is() {
+    let disk = SimDisk::new();
+    put(&open(&disk).unwrap(), "key", 1);
+    let mut files = names(&disk).into_iter();
+    let bucket = files.find(|name| name.ends_with(".bucket")).unwrap();
+    let version = |version| {
+        disk.damage(&bucket, |bytes| {
+            bytes[8] = version;
+            let sum = crc32c::crc32c(&bytes[..4092]);
+            bytes[4092..4096].copy_from_slice(&sum.to_le_bytes());
+        });
+    };
+    version(2);
+    let before = names(&disk);
+    let opened = open(&disk);
+    let Err(OpenError::Damaged { file, flaw }) = opened else {
+        panic!("{opened:?}")
+    };
+    assert_eq!((file, flaw), (bucket.clone(), Flaw::Version(2)));
+    assert_eq!(names(&disk), before);
+    version(1);
+    assert_eq!(get(&open(&disk).unwrap(), "key"), Some(1));
+    // One whose head is not whole may be of any version, and is set aside.
+    disk.damage(&bucket, |bytes| bytes[8] = 2);
+    assert_eq!(open(&disk).unwrap().recovery().quarantined_files, 1);
+}
+
+#[test]
 fn a_damaged_value_is_an_error_and_its_neighbours_are_served() {
     let disk = SimDisk::new();
     let backend = open(&disk).unwrap();
@@ -310,6 +399,88 @@ fn a_damaged_log_of_removals_is_refused() {
     );
     disk.damage(&file, |bytes| bytes[4096 + 50] ^= 1);
     assert_eq!(open(&disk).unwrap().len(), 3);
+}
+
+fn log(disk: &SimDisk) -> String {
+    let mut logs = names(disk).into_iter();
+    logs.find(|name| name.ends_with(".tombstones")).unwrap()
+}
+
+#[test]
+fn a_log_that_was_whole_when_it_got_its_name_is_refused_when_it_is_not() {
+    let disk = SimDisk::new();
+    let backend = open(&disk).unwrap();
+    for key in ["a", "b", "c"] {
+        put(&backend, key, 1);
+    }
+    remove(&backend, "a", 1);
+    drop(backend);
+    // As the first removal wrote it, and as a start did.
+    for start in 0..2 {
+        let (log, bytes) = (log(&disk), disk.content(&log(&disk)).unwrap());
+        assert_eq!(bytes.len(), 8192);
+        let damages: [fn(&mut Vec<u8>); 5] = [
+            |bytes| bytes[4096 + 40] ^= 1,
+            |bytes| bytes[4096 + 8] ^= 1,
+            |bytes| bytes[4096..].fill(0),
+            |bytes| bytes.truncate(4096 + 50),
+            |bytes| bytes.truncate(4096),
+        ];
+        for (number, damage) in damages.into_iter().enumerate() {
+            disk.damage(&log, damage);
+            let opened = open(&disk);
+            assert!(
+                matches!(opened, Err(OpenError::Damaged { .. })),
+                "start {start}, damage {number}: {opened:?}"
+            );
+            disk.damage(&log, |there| there.clone_from(&bytes));
+        }
+        let backend = open(&disk).unwrap();
+        assert_eq!(get(&backend, "a"), None);
+        assert_eq!(backend.recovery().torn_logs, 0);
+    }
+}
+
+#[test]
+fn a_life_that_was_replaced_stays_dead_when_the_bucket_with_the_later_one_is_damaged() {
+    for closed in [true, false] {
+        let disk = SimDisk::new();
+        let backend = open(&disk).unwrap();
+        put(&backend, "key", 5);
+        backend.seal();
+        put(&backend, "key", 7);
+        backend.seal();
+        let newest = *backend.sealed_buckets().last().unwrap();
+        let disk = if closed {
+            drop(backend);
+            disk
+        } else {
+            backend.maintain();
+            disk.after_power_loss(1)
+        };
+        disk.damage(&format!("{newest:08x}.bucket"), |bytes| bytes[20] ^= 1);
+        let backend = open(&disk).unwrap();
+        assert_eq!(backend.recovery().quarantined_files, 1);
+        assert_eq!(get(&backend, "key"), None, "closed: {closed}");
+    }
+}
+
+#[test]
+fn a_last_frame_that_is_not_whole_is_left_out_and_counted() {
+    let disk = SimDisk::new();
+    let backend = open(&disk).unwrap();
+    for key in ["a", "b", "c"] {
+        put(&backend, key, 1);
+    }
+    remove(&backend, "a", 1);
+    remove(&backend, "b", 1);
+    drop(backend);
+    disk.damage(&log(&disk), |bytes| bytes.truncate(2 * 4096 + 50));
+    for torn in [1, 0] {
+        let backend = open(&disk).unwrap();
+        assert_eq!(backend.recovery().torn_logs, torn);
+        assert_eq!((get(&backend, "a"), get(&backend, "b")), (None, Some(1)));
+    }
 }
 
 #[test]
@@ -418,6 +589,47 @@ fn what_is_answered_as_absent_stays_absent_whatever_a_dead_process_left_undone()
 }
 
 #[test]
+fn an_older_life_that_lost_to_one_that_is_being_evicted_does_not_come_back_in_its_place() {
+    let disk = SimDisk::new();
+    let backend = open(&disk).unwrap();
+    let put_in = |group, key: &str, seq| {
+        let bytes = format!("{key} {seq} ").repeat(50);
+        backend.put(Put::new(Name::key(key), life(seq), bytes.as_bytes()).group(group))
+    };
+    // Both lanes have their buckets, and there is a tombstone to be written.
+    for (group, key, seq) in [(1, "one", 1), (2, "two", 1), (2, "two", 2)] {
+        assert_eq!(put_in(group, key, seq).unwrap(), Stored::Written);
+    }
+    let (evicted, old) = std::thread::scope(|scope| {
+        disk.set_sync_time(Duration::from_millis(150));
+        let syncs = disk.syncs();
+        let old = scope.spawn(|| put_in(1, "key", 6));
+        while disk.syncs() == syncs {
+            std::thread::yield_now();
+        }
+        disk.set_sync_time(Duration::ZERO);
+        assert_eq!(put_in(2, "key", 7).unwrap(), Stored::Written);
+        backend.seal();
+        let bucket = backend.sealed_buckets()[0];
+        // The older put ends while tombstones are being written for this.
+        disk.set_sync_time(Duration::from_millis(500));
+        (backend.evict_bucket(bucket), old.join().unwrap())
+    });
+    assert_eq!(evicted.unwrap(), 2);
+    let expected = match old {
+        Ok(_) => Some(6),
+        Err(PutError::Stale { current }) if current == life(7) => None,
+        Err(error) => panic!("{error:?}"),
+    };
+    disk.cut_power();
+    for seed in 0..40 {
+        let after = disk.after_power_loss(seed);
+        after.set_sync_time(Duration::ZERO);
+        assert_eq!(get(&open(&after).unwrap(), "key"), expected, "{old:?}");
+    }
+}
+
+#[test]
 fn what_a_failed_put_left_on_the_disk_does_not_outlive_a_removal() {
     // Its write fails, or its sync; and then the bucket cannot be sealed either, so that what it holds is all that
     // a start has.
@@ -442,6 +654,39 @@ fn what_a_failed_put_left_on_the_disk_does_not_outlive_a_removal() {
                 "step {step}"
             );
         }
+    }
+}
+
+#[test]
+fn absent_is_not_answered_while_the_tombstone_that_makes_it_so_is_on_its_way_for_somebody_else() {
+    let disk = SimDisk::new();
+    let backend = open(&disk).unwrap();
+    for key in ["other", "another"] {
+        put(&backend, key, 1);
+    }
+    remove(&backend, "another", 1);
+    // The put's sync fails, and the one that would have sealed the bucket.
+    for step in 1..3 {
+        disk.fail_at(disk.steps() + step, std::io::ErrorKind::Other);
+    }
+    let bytes = "key 5 ".repeat(50);
+    let failed = backend.put(Put::new(Name::key("key"), life(5), bytes.as_bytes()));
+    assert!(failed.is_err());
+    disk.set_sync_time(Duration::from_millis(200));
+    let syncs = disk.syncs();
+    let after = std::thread::scope(|scope| {
+        scope.spawn(|| remove(&backend, "other", 1));
+        while disk.syncs() == syncs {
+            std::thread::yield_now();
+        }
+        assert_eq!(remove(&backend, "key", 5), Removed::Absent);
+        (0..60)
+            .map(|seed| disk.after_power_loss(seed))
+            .collect::<Vec<_>>()
+    });
+    for (seed, disk) in after.iter().enumerate() {
+        disk.set_sync_time(Duration::ZERO);
+        assert_eq!(get(&open(disk).unwrap(), "key"), None, "seed {seed}");
     }
 }
 

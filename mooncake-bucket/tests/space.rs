@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use mooncake_bucket::{
     BucketConfig, BucketGcWorker, BucketStorageBackend, CandidateKind, Disk, Eviction, GcConfig,
-    Incarnation, Name, OpenOptions, Put, PutError, Removal, Retry, SimDisk,
+    GetError, Incarnation, Name, OpenOptions, Put, PutError, Removal, Retry, SimDisk,
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
@@ -48,6 +48,17 @@ fn remove(backend: &BucketStorageBackend, keys: &[u64]) {
         })
         .collect();
     assert!(backend.mark_removed(&removals).iter().all(Result::is_ok));
+}
+
+/// So many keys of 10,000 bytes each in sealed buckets, of which some are removed.
+fn filled(disk: &SimDisk, keys: u64, dead: &[u64]) -> BucketStorageBackend {
+    let backend = open(disk, config());
+    for key in 0..keys {
+        put(&backend, key, 10_000).unwrap();
+    }
+    backend.seal();
+    remove(&backend, dead);
+    backend
 }
 
 fn measured(disk: &SimDisk) -> u64 {
@@ -160,15 +171,37 @@ fn a_full_disk_is_an_answer_and_what_was_stored_stays() {
 }
 
 #[test]
+fn a_start_without_room_serves_what_is_there_be_it_the_disk_that_is_full_or_a_quota() {
+    use std::io::ErrorKind;
+    for kind in [ErrorKind::StorageFull, ErrorKind::QuotaExceeded] {
+        let disk = SimDisk::new();
+        let backend = open(&disk, config());
+        for key in 0..20 {
+            put(&backend, key, 100).unwrap();
+        }
+        remove(&backend, &[3]);
+        disk.cut_power();
+        drop(backend);
+        let disk = disk.after_process_death();
+        // The directory is synced first; then come the footer, which is not written, a sync without it, and the number of a
+        // log, which is not written either.
+        for step in [1, 4] {
+            disk.fail_at(step, kind);
+        }
+        let backend = open(&disk, config());
+        assert!(backend.sealed_buckets().is_empty(), "{kind:?}");
+        assert!((0..20).all(|key| here(&backend, key) == (key != 3)));
+        drop(backend);
+        let backend = open(&disk.after_process_death(), config());
+        assert!((0..20).all(|key| here(&backend, key) == (key != 3)));
+    }
+}
+
+#[test]
 fn a_compaction_keeps_what_is_alive_and_gives_the_rest_back() {
     let disk = SimDisk::new();
-    let backend = open(&disk, config());
-    for key in 0..200 {
-        put(&backend, key, 10_000).unwrap();
-    }
-    backend.seal();
     let dead: Vec<_> = (0..200).filter(|key| key % 4 != 0).collect();
-    remove(&backend, &dead);
+    let backend = filled(&disk, 200, &dead);
     let before = measured(&disk);
     let found = backend.gc_candidates(&GcConfig::default());
     assert!(
@@ -194,6 +227,95 @@ fn a_compaction_keeps_what_is_alive_and_gives_the_rest_back() {
     for key in 0..200 {
         assert_eq!(here(&backend, key), key % 4 == 0, "{key}");
     }
+}
+
+#[test]
+fn what_a_compaction_cannot_copy_goes_with_its_bucket_and_nothing_is_read_twice_for_that() {
+    let disk = SimDisk::new();
+    let backend = open(&disk, config());
+    for key in 1..=4 {
+        put(&backend, key, 300).unwrap();
+    }
+    backend.seal();
+    let bucket = backend.sealed_buckets()[0];
+    // A removal that did not end, and a value that went bad.
+    disk.fail_at(disk.steps(), std::io::ErrorKind::Other);
+    let removal = Removal {
+        name: Name::key("4"),
+        incarnation: life(4),
+    };
+    assert!(backend.mark_removed(&[removal])[0].is_err());
+    let file = format!("{bucket:08x}.bucket");
+    let bytes = disk.content(&file).unwrap();
+    let value = bytes.windows(300).position(|window| window == [2; 300]);
+    disk.damage(&file, |bytes| bytes[value.unwrap()] ^= 1);
+    // By the time that it is committed, the old footer cannot be read any more.
+    let report = backend.compact_buckets_paced(&[bucket], &mut |_, _| {
+        disk.damage(&file, |bytes| {
+            let end = bytes.len();
+            bytes[end - 64] = 0;
+        });
+        true
+    });
+    let report = report.unwrap();
+    assert_eq!((report.moved_records, report.lost_records), (2, 1));
+    let found = (1..=4).map(|key| backend.get(Name::key(&key.to_string()), None));
+    let found: Vec<_> = found.collect();
+    assert!(found[0].is_ok() && found[2].is_ok());
+    for gone in [&found[1], &found[3]] {
+        assert!(matches!(gone, Err(GetError::NotFound)), "{gone:?}");
+    }
+    let accounting = backend.accounting();
+    assert_eq!((backend.len(), accounting.live_records), (2, 2));
+    assert_eq!(accounting.file_bytes, measured(&disk));
+    // What is not here can be put anew.
+    put(&backend, 2, 300).unwrap();
+    put(&backend, 4, 300).unwrap();
+    drop(backend);
+    let backend = open(&disk, config());
+    assert!((1..=4).all(|key| here(&backend, key)));
+}
+
+#[test]
+fn a_compaction_of_many_buckets_makes_none_that_is_larger_than_the_settings_say() {
+    let disk = SimDisk::new();
+    let dead: Vec<_> = (0..200).filter(|key| key % 4 == 0).collect();
+    let backend = filled(&disk, 200, &dead);
+    let before = backend.sealed_buckets();
+    assert!(before.len() >= 8, "{before:?}");
+    let report = backend.compact_buckets(&before).unwrap();
+    let after = backend.sealed_buckets();
+    assert_eq!(report.buckets, before.len() as u64);
+    assert_eq!(report.moved_records, 150);
+    assert!(after.len() >= 6 && before.iter().all(|id| !after.contains(id)));
+    for file in disk.list().unwrap() {
+        assert!(file.bytes <= (256 << 10) + (8 << 10), "{file:?}");
+    }
+    assert!((0..200).all(|key| here(&backend, key) == (key % 4 != 0)));
+    drop(backend);
+    let backend = open(&disk, config());
+    assert!((0..200).all(|key| here(&backend, key) == (key % 4 != 0)));
+}
+
+#[test]
+fn a_bucket_without_records_counts_until_its_file_is_gone() {
+    let disk = SimDisk::new();
+    let backend = open(&disk, config());
+    put(&backend, 1, 100).unwrap();
+    backend.seal();
+    // A new bucket is made, synced and named; then its first group is not synced, and it cannot be removed.
+    for step in 5..7 {
+        disk.fail_at(disk.steps() + step, std::io::ErrorKind::Other);
+    }
+    assert!(put(&backend, 2, 100).is_err());
+    let books = || {
+        let accounting = backend.accounting();
+        let sum = accounting.live_bytes + accounting.dead_bytes + accounting.overhead_bytes;
+        (sum, accounting.file_bytes, accounting.buckets)
+    };
+    assert_eq!(books(), (measured(&disk), measured(&disk), 2));
+    backend.maintain();
+    assert_eq!(books(), (measured(&disk), measured(&disk), 1));
 }
 
 /// With random removals a byte is written `1 / (1 - T)` times, T being the part alive at which a bucket is rewritten.
@@ -321,13 +443,8 @@ fn what_dies_together_lies_together_and_goes_without_a_copy() {
 #[test]
 fn a_worker_collects_by_itself_and_one_that_is_stopped_in_the_middle_loses_nothing() {
     let disk = SimDisk::new();
-    let backend = open(&disk, config());
-    for key in 0..200 {
-        put(&backend, key, 10_000).unwrap();
-    }
-    backend.seal();
     let dead: Vec<_> = (0..200).filter(|key| key % 4 != 0 || *key < 60).collect();
-    remove(&backend, &dead);
+    let backend = filled(&disk, 200, &dead);
     let alive = |backend: &BucketStorageBackend| {
         assert!((0..200).all(|key| here(backend, key) != dead.contains(&key)));
     };
@@ -386,12 +503,7 @@ fn a_bucket_that_is_old_is_sealed_without_anybody_asking() {
 #[test]
 fn a_storage_that_goes_does_not_wait_for_its_worker_nor_leave_it_behind() {
     let disk = SimDisk::new();
-    let backend = open(&disk, config());
-    for key in 0..50 {
-        put(&backend, key, 10_000).unwrap();
-    }
-    backend.seal();
-    remove(&backend, &(0..30).collect::<Vec<_>>());
+    let backend = filled(&disk, 50, &(0..30).collect::<Vec<_>>());
     let mut gc = GcConfig::default();
     gc.live_fraction = 1.0;
     gc.bytes_per_second = 10;

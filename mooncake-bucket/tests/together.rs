@@ -1,7 +1,7 @@
 //! Many threads at once.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Barrier,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -11,7 +11,7 @@ use std::{
 };
 
 use mooncake_bucket::{
-    BucketConfig, BucketGcWorker, BucketStorageBackend, BucketWorkers, GcConfig, GetError,
+    BucketConfig, BucketGcWorker, BucketStorageBackend, BucketWorkers, Cursor, GcConfig, GetError,
     Incarnation, Name, OpenOptions, Put, Removal, Removed, SimDisk, Stored,
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
@@ -47,6 +47,40 @@ fn callers_share_syncs() {
     let syncs = disk.syncs() - before;
     assert!(syncs < 80, "{syncs} syncs for 160 puts");
     assert_eq!(backend.len(), 161);
+}
+
+#[test]
+fn a_listing_misses_nothing_when_a_bucket_is_sealed_between_two_pages() {
+    let mut config = BucketConfig::default();
+    config.housekeeping = false;
+    for round in 0..60 {
+        let disk = SimDisk::new();
+        // Records become known in another order than they lie in.
+        disk.set_sync_time(Duration::from_micros(200));
+        let backend = OpenOptions::new(config.clone())
+            .open_on(Arc::new(disk))
+            .unwrap();
+        std::thread::scope(|scope| {
+            for caller in 0..8 {
+                let backend = &backend;
+                scope.spawn(move || {
+                    for number in 0..4 {
+                        let key = format!("{caller}-{number}");
+                        let put = Put::new(Name::key(&key), life(1), b"v");
+                        assert_eq!(backend.put(put).unwrap(), Stored::Written);
+                    }
+                });
+            }
+        });
+        let (mut listed, mut next) = (BTreeSet::new(), Some(Cursor::default()));
+        while let Some(cursor) = next {
+            let page = backend.list(cursor, 10).unwrap();
+            listed.extend(page.records.into_iter().map(|record| record.key));
+            next = page.next;
+            backend.seal();
+        }
+        assert_eq!(listed.len(), 32, "round {round}");
+    }
 }
 
 #[test]

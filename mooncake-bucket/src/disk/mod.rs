@@ -116,6 +116,10 @@ pub trait DiskFile: fmt::Debug + Send + Sync + 'static {
     fn descriptor(&self) -> Option<(BorrowedFd<'_>, bool)> {
         None
     }
+    /// How many of the process's descriptors it takes.
+    fn descriptors(&self) -> usize {
+        1
+    }
     /// Whether there is nothing in it.
     fn is_empty(&self) -> io::Result<bool> {
         self.len().map(|bytes| bytes == 0)

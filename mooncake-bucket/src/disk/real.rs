@@ -290,6 +290,10 @@ impl DiskFile for RealFile {
         })
     }
 
+    fn descriptors(&self) -> usize {
+        1 + usize::from(self.direct.is_some())
+    }
+
     fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }

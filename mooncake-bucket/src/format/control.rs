@@ -1,6 +1,6 @@
 //! Control files: who a storage is, which ids it has used, what a compaction is about to do.
 
-use super::{FORMAT_VERSION, Fields, Flaw, set};
+use super::{FORMAT_VERSION, Fields, Flaw, checked, checksum, marked, set};
 
 const MAGIC: [u8; 8] = *b"MCCONTRL";
 const HEAD: usize = 32;
@@ -51,27 +51,18 @@ impl Control {
         bytes[9] = kind;
         set(&mut bytes, 16, (body.len() as u64).to_le_bytes());
         bytes.extend_from_slice(&body);
-        let sum = checksum(&bytes);
+        let sum = checksum(&bytes, CHECKSUM);
         set(&mut bytes, CHECKSUM, sum.to_le_bytes());
         bytes
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Flaw> {
-        let head = bytes.get(..HEAD).ok_or(Flaw::Short)?;
-        let fields = Fields(head);
-        if head[..8] != MAGIC {
-            return Err(Flaw::Magic);
-        }
-        if head[8] != FORMAT_VERSION {
-            return Err(Flaw::Version(head[8]));
-        }
+        let head = marked(bytes, MAGIC, HEAD)?;
         let body = &bytes[HEAD..];
-        if fields.u64(16) != body.len() as u64 {
+        if Fields(head).u64(16) != body.len() as u64 {
             return Err(Flaw::Short);
         }
-        if checksum(bytes) != fields.u32(CHECKSUM) {
-            return Err(Flaw::Header);
-        }
+        checked(bytes, MAGIC, bytes.len(), CHECKSUM)?;
         let id = |body: &Fields<'_>, at| u32::try_from(body.u64(at)).map_err(|_| Flaw::Header);
         let (fields, kind) = (Fields(body), head[9]);
         match (kind, body.len()) {
@@ -97,11 +88,6 @@ impl Control {
             _ => Err(Flaw::Header),
         }
     }
-}
-
-fn checksum(bytes: &[u8]) -> u32 {
-    let first = crc32c::crc32c(&bytes[..CHECKSUM]);
-    crc32c::crc32c_append(first, &bytes[HEAD..])
 }
 
 #[cfg(test)]

@@ -41,7 +41,9 @@ impl FileName {
         }
         let (id, kind) = name.split_once('.')?;
         let canonical = id.len() == 8 && !id.bytes().any(|b| b.is_ascii_uppercase() || b == b'+');
-        let id = u32::from_str_radix(id, 16).ok().filter(|_| canonical)?;
+        let id = u32::from_str_radix(id, 16).ok();
+        // Number 0 stands for all buckets.
+        let id = id.filter(|id| canonical && *id > 0)?;
         match kind {
             "open" => Some(Self::Open(id)),
             "bucket" => Some(Self::Sealed(id)),
@@ -97,6 +99,7 @@ mod tests {
             "1.bucket",
             "+0000001.bucket",
             "0000000A.bucket",
+            "00000000.bucket",
             "00000001.meta",
             "x.tmp",
         ] {

@@ -1,7 +1,7 @@
 //! What ends a sealed bucket: an index of its records, so that a restart need not read values.
 
 use super::{
-    BLOCK, FORMAT_VERSION, Fields, Flaw, UNIT,
+    BLOCK, FORMAT_VERSION, Fields, Flaw, UNIT, checked,
     record::{Layout, MAX_VALUE_BYTES},
     set, up,
 };
@@ -75,17 +75,7 @@ pub(crate) fn bytes_of(records: u64) -> u64 {
 impl Trailer {
     /// Reads the last bytes of the bucket `id` with `stamp`, whose file has `file_bytes`.
     pub(crate) fn decode(bytes: &[u8], stamp: u64, id: u32, file_bytes: u64) -> Result<Self, Flaw> {
-        let bytes = bytes.get(..TRAILER as usize).ok_or(Flaw::Short)?;
-        let fields = Fields(bytes);
-        if bytes[..4] != MAGIC {
-            return Err(Flaw::Magic);
-        }
-        if bytes[4] != FORMAT_VERSION {
-            return Err(Flaw::Version(bytes[4]));
-        }
-        if crc32c::crc32c(&bytes[..CHECKSUM]) != fields.u32(CHECKSUM) {
-            return Err(Flaw::Header);
-        }
+        let fields = Fields(checked(bytes, MAGIC, TRAILER as usize, CHECKSUM)?);
         if fields.u64(8) != stamp || fields.u64(40) != u64::from(id) {
             return Err(Flaw::Place);
         }
@@ -130,6 +120,7 @@ impl Trailer {
             };
             let layout = &entry.layout;
             let sane = layout.at.is_multiple_of(UNIT)
+                && layout.unit().is_some()
                 && layout.at < self.index_at
                 && layout.value_bytes <= MAX_VALUE_BYTES
                 && layout.end() <= self.index_at;
@@ -142,6 +133,7 @@ impl Trailer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::END_OF_UNITS;
 
     fn entry(at: u64) -> FooterEntry {
         FooterEntry {
@@ -153,6 +145,19 @@ mod tests {
                 value_bytes: 100,
                 aligned: at.is_multiple_of(16),
             },
+        }
+    }
+
+    #[test]
+    fn a_record_further_on_than_a_place_can_say_is_a_flaw() {
+        for (at, expected) in [(END_OF_UNITS - UNIT, true), (END_OF_UNITS, false)] {
+            let end = END_OF_UNITS + BLOCK;
+            let bytes = encode(&[entry(at)], 3, 4, end);
+            let file_bytes = end + bytes.len() as u64;
+            let trailer = &bytes[bytes.len() - TRAILER as usize..];
+            let trailer = Trailer::decode(trailer, 3, 4, file_bytes).unwrap();
+            let index = &bytes[..trailer.index_bytes as usize];
+            assert_eq!(trailer.entries(index).is_ok(), expected, "at {at}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! A commit group: the records that one put wrote at once, from a fresh block on.
 
 use super::{
-    BLOCK, FORMAT_VERSION, Fields, Flaw,
+    BLOCK, FORMAT_VERSION, Fields, Flaw, checked,
     record::{self, Layout},
     set, up,
 };
@@ -39,17 +39,7 @@ impl GroupHead {
 
     /// Reads the head of a group of the file with `stamp` that begins at `at`.
     pub(crate) fn decode(bytes: &[u8], stamp: u64, at: u64) -> Result<Self, Flaw> {
-        let bytes = bytes.get(..GROUP_HEAD as usize).ok_or(Flaw::Short)?;
-        let fields = Fields(bytes);
-        if bytes[..4] != MAGIC {
-            return Err(Flaw::Magic);
-        }
-        if bytes[4] != FORMAT_VERSION {
-            return Err(Flaw::Version(bytes[4]));
-        }
-        if crc32c::crc32c(&bytes[..CHECKSUM]) != fields.u32(CHECKSUM) {
-            return Err(Flaw::Header);
-        }
+        let fields = Fields(checked(bytes, MAGIC, GROUP_HEAD as usize, CHECKSUM)?);
         let head = Self {
             stamp: fields.u64(8),
             at: fields.u64(16),

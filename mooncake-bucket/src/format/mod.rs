@@ -19,6 +19,9 @@ pub(crate) const BLOCK: u64 = 4096;
 /// Records begin on a multiple of this.
 pub(crate) const UNIT: u64 = 8;
 
+/// A place in a bucket is a `u32` of units, so nothing in it begins here or behind.
+pub(crate) const END_OF_UNITS: u64 = UNIT << 32;
+
 /// Values are checked in blocks of so many bytes: a range is read and verified without the rest.
 pub(crate) const CHECK_BYTES: u32 = 64 << 10;
 
@@ -86,6 +89,46 @@ impl Fields<'_> {
     pub(crate) fn id(&self, at: usize) -> [u8; 16] {
         self.array(at)
     }
+}
+
+/// The first `length` bytes, if they begin with `magic` and are of this version. That is all to go by where the length
+/// is not known yet; [`checked`] has to follow.
+pub(crate) fn marked<const N: usize>(
+    bytes: &[u8],
+    magic: [u8; N],
+    length: usize,
+) -> Result<&[u8], Flaw> {
+    let bytes = bytes.get(..length).ok_or(Flaw::Short)?;
+    match bytes.get(N) {
+        _ if !bytes.starts_with(&magic) => Err(Flaw::Magic),
+        Some(&FORMAT_VERSION) => Ok(bytes),
+        Some(version) => Err(Flaw::Version(*version)),
+        None => Err(Flaw::Short),
+    }
+}
+
+/// The same, if all of them are those that were written: at `sum_at` is a CRC-32C of what is before and behind it.
+pub(crate) fn checked<const N: usize>(
+    bytes: &[u8],
+    magic: [u8; N],
+    length: usize,
+    sum_at: usize,
+) -> Result<&[u8], Flaw> {
+    match marked(bytes, magic, length) {
+        Ok(_) | Err(Flaw::Version(_))
+            if checksum(&bytes[..length], sum_at) != Fields(bytes).u32(sum_at) =>
+        {
+            // What is damaged may say any version.
+            Err(Flaw::Header)
+        }
+        marked => marked,
+    }
+}
+
+/// Of all bytes but the four at `sum_at`, where it goes.
+pub(crate) fn checksum(bytes: &[u8], sum_at: usize) -> u32 {
+    let first = crc32c::crc32c(&bytes[..sum_at]);
+    crc32c::crc32c_append(first, &bytes[sum_at + 4..])
 }
 
 /// Puts a number where it belongs.

@@ -1,6 +1,8 @@
 //! A record: header, tenant, key, checksums of the value's blocks, value.
 
-use super::{BLOCK, CHECK_BYTES, FORMAT_VERSION, Fields, Flaw, UNIT, set, up};
+use super::{
+    BLOCK, CHECK_BYTES, FORMAT_VERSION, Fields, Flaw, UNIT, checked, checksum, marked, set, up,
+};
 use crate::name::{Incarnation, Name};
 
 const MAGIC: [u8; 4] = *b"MCRC";
@@ -24,6 +26,11 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
+    /// Where the header begins, in units; `None`: that is further than a place can say.
+    pub(crate) fn unit(&self) -> Option<u32> {
+        u32::try_from(self.at / UNIT).ok()
+    }
+
     /// Blocks of the value that have a checksum each.
     pub(crate) fn blocks(&self) -> u32 {
         self.value_bytes.div_ceil(CHECK_BYTES)
@@ -83,14 +90,8 @@ pub(crate) fn encode(
     for sum in block_sums(value) {
         into.extend_from_slice(&sum.to_le_bytes());
     }
-    let sum = checksum(&into[begin..]);
+    let sum = checksum(&into[begin..], CHECKSUM);
     set(&mut into[begin..], CHECKSUM, sum.to_le_bytes());
-}
-
-/// Of all of the header but the checksum itself.
-fn checksum(header: &[u8]) -> u32 {
-    let first = crc32c::crc32c(&header[..CHECKSUM]);
-    crc32c::crc32c_append(first, &header[CHECKSUM + 4..])
 }
 
 /// A header that was found whole.
@@ -113,11 +114,8 @@ impl<'a> Record<'a> {
     pub(crate) fn decode(bytes: &'a [u8], at: u64) -> Result<Self, Flaw> {
         let (layout, tenant_bytes) = begin(bytes, at)?;
         let length = layout.header_bytes() as usize;
-        let header = bytes.get(..length).ok_or(Flaw::Short)?;
+        let header = checked(bytes, MAGIC, length, CHECKSUM)?;
         let fields = Fields(header);
-        if checksum(header) != fields.u32(CHECKSUM) {
-            return Err(Flaw::Header);
-        }
         let name_end = FIXED + usize::from(layout.name_bytes);
         let (tenant, key) = header[FIXED..name_end].split_at(usize::from(tenant_bytes));
         Ok(Self {
@@ -146,14 +144,8 @@ impl<'a> Record<'a> {
 }
 
 fn begin(bytes: &[u8], at: u64) -> Result<(Layout, u16), Flaw> {
-    let fixed = bytes.get(..FIXED).ok_or(Flaw::Short)?;
+    let fixed = marked(bytes, MAGIC, FIXED)?;
     let fields = Fields(fixed);
-    if fixed[..4] != MAGIC {
-        return Err(Flaw::Magic);
-    }
-    if fixed[4] != FORMAT_VERSION {
-        return Err(Flaw::Version(fixed[4]));
-    }
     let (tenant_bytes, key_bytes) = (fields.u16(8), fields.u16(10));
     let name_bytes = tenant_bytes.checked_add(key_bytes).ok_or(Flaw::Header)?;
     let value_bytes = fields.u32(12);

@@ -1,11 +1,9 @@
 //! The log of removals: a head block, then frames, each from a fresh block on.
 
-use super::{BLOCK, FORMAT_VERSION, Fields, Flaw, set, up};
+use super::{BLOCK, FORMAT_VERSION, Fields, Flaw, checked, checksum, marked, set, up};
 use crate::{hash::KeyHash, name::Incarnation};
 
-const MAGIC: [u8; 8] = *b"MCTOMBST";
 const FRAME: [u8; 4] = *b"MCTF";
-const HEAD_CHECKSUM: usize = BLOCK as usize - 4;
 /// Bytes before the first entry of a frame.
 pub(crate) const FRAME_HEAD: usize = 32;
 const FRAME_CHECKSUM: usize = 28;
@@ -14,56 +12,29 @@ pub(crate) const ENTRY: usize = 40;
 /// The most entries of one frame.
 pub(crate) const MOST: usize = 1 << 20;
 
-/// Every copy of the record, wherever it is found.
-pub(crate) const ANY_BUCKET: u64 = u64::MAX;
+/// Every copy of the record, in whichever bucket it is found: no bucket has this number.
+pub(crate) const ANY_BUCKET: u32 = 0;
+/// Every copy of the record in the bucket: no record begins there.
+pub(crate) const ANY_UNIT: u32 = 0;
 
-/// The copy of a record in one bucket is dead.
+/// A copy of a record is dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Tombstone {
     /// Where the copy is, or [`ANY_BUCKET`].
-    pub(crate) bucket: u64,
+    pub(crate) bucket: u32,
+    /// Where in the bucket it begins, in units, or [`ANY_UNIT`].
+    pub(crate) unit: u32,
     pub(crate) hash: KeyHash,
     pub(crate) incarnation: Incarnation,
 }
 
-/// The first block of a log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LogHead {
-    pub(crate) storage: [u8; 16],
-    pub(crate) number: u32,
-    pub(crate) stamp: u64,
-}
-
-impl LogHead {
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut bytes = vec![0; BLOCK as usize];
-        set(&mut bytes, 0, MAGIC);
-        bytes[8] = FORMAT_VERSION;
-        set(&mut bytes, 16, self.storage);
-        set(&mut bytes, 32, u64::from(self.number).to_le_bytes());
-        set(&mut bytes, 40, self.stamp.to_le_bytes());
-        let sum = crc32c::crc32c(&bytes[..HEAD_CHECKSUM]);
-        set(&mut bytes, HEAD_CHECKSUM, sum.to_le_bytes());
-        bytes
-    }
-
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Flaw> {
-        let bytes = bytes.get(..BLOCK as usize).ok_or(Flaw::Short)?;
-        let fields = Fields(bytes);
-        if bytes[..8] != MAGIC {
-            return Err(Flaw::Magic);
-        }
-        if bytes[8] != FORMAT_VERSION {
-            return Err(Flaw::Version(bytes[8]));
-        }
-        if crc32c::crc32c(&bytes[..HEAD_CHECKSUM]) != fields.u32(HEAD_CHECKSUM) {
-            return Err(Flaw::Header);
-        }
-        Ok(Self {
-            storage: fields.id(16),
-            number: u32::try_from(fields.u64(32)).map_err(|_| Flaw::Header)?,
-            stamp: fields.u64(40),
-        })
+impl Tombstone {
+    /// Whether it speaks of the copy that `place` is the tombstone of.
+    pub(crate) fn covers(&self, place: &Self) -> bool {
+        let bucket = self.bucket == ANY_BUCKET || self.bucket == place.bucket;
+        let unit = self.unit == ANY_UNIT || self.unit == place.unit;
+        let record = (self.hash, self.incarnation) == (place.hash, place.incarnation);
+        record && bucket && unit
     }
 }
 
@@ -87,28 +58,17 @@ pub(crate) fn encode(entries: &[Tombstone], stamp: u64, number: u64) -> Vec<u8> 
         bytes.extend_from_slice(&entry.incarnation.epoch.to_le_bytes());
         bytes.extend_from_slice(&entry.incarnation.seq.to_le_bytes());
         bytes.extend_from_slice(&entry.bucket.to_le_bytes());
+        bytes.extend_from_slice(&entry.unit.to_le_bytes());
     }
-    let sum = checksum(&bytes);
+    let sum = checksum(&bytes, FRAME_CHECKSUM);
     set(&mut bytes, FRAME_CHECKSUM, sum.to_le_bytes());
     bytes.resize(frame_bytes(entries.len()) as usize, 0);
     bytes
 }
 
-fn checksum(frame: &[u8]) -> u32 {
-    let first = crc32c::crc32c(&frame[..FRAME_CHECKSUM]);
-    crc32c::crc32c_append(first, &frame[FRAME_HEAD..])
-}
-
 /// Reads the frame that `bytes` begin with: its number, its entries, and what it takes.
 pub(crate) fn decode(bytes: &[u8], stamp: u64) -> Result<(u64, Vec<Tombstone>, u64), Flaw> {
-    let head = bytes.get(..FRAME_HEAD).ok_or(Flaw::Short)?;
-    let fields = Fields(head);
-    if head[..4] != FRAME {
-        return Err(Flaw::Magic);
-    }
-    if head[4] != FORMAT_VERSION {
-        return Err(Flaw::Version(head[4]));
-    }
+    let fields = Fields(marked(bytes, FRAME, FRAME_HEAD)?);
     if fields.u64(8) != stamp {
         return Err(Flaw::Place);
     }
@@ -116,10 +76,8 @@ pub(crate) fn decode(bytes: &[u8], stamp: u64) -> Result<(u64, Vec<Tombstone>, u
     if count > MOST {
         return Err(Flaw::Length);
     }
-    let frame = bytes.get(..FRAME_HEAD + count * ENTRY).ok_or(Flaw::Short)?;
-    if checksum(frame) != fields.u32(FRAME_CHECKSUM) {
-        return Err(Flaw::Header);
-    }
+    let length = FRAME_HEAD + count * ENTRY;
+    let frame = checked(bytes, FRAME, length, FRAME_CHECKSUM)?;
     let entries = frame[FRAME_HEAD..].chunks_exact(ENTRY).map(|entry| {
         let fields = Fields(entry);
         Tombstone {
@@ -128,7 +86,8 @@ pub(crate) fn decode(bytes: &[u8], stamp: u64) -> Result<(u64, Vec<Tombstone>, u
                 low: fields.u64(8),
             },
             incarnation: Incarnation::new(fields.u64(16), fields.u64(24)),
-            bucket: fields.u64(32),
+            bucket: fields.u32(32),
+            unit: fields.u32(36),
         }
     });
     Ok((fields.u64(16), entries.collect(), frame_bytes(count)))
@@ -145,7 +104,8 @@ mod tests {
         for count in [0, 1, 101, 102, 1000] {
             let entries: Vec<_> = (0..count)
                 .map(|i| Tombstone {
-                    bucket: i,
+                    bucket: i as u32,
+                    unit: 7 * i as u32,
                     hash: KeyHash { high: 5, low: i },
                     incarnation: Incarnation::new(9, i),
                 })
@@ -157,12 +117,6 @@ mod tests {
             );
             assert_eq!(decode(&bytes, 5), Err(Flaw::Place));
         }
-        let head = LogHead {
-            storage: [3; 16],
-            number: 8,
-            stamp: 1,
-        };
-        assert_eq!(LogHead::decode(&head.encode()), Ok(head));
     }
 
     proptest! {

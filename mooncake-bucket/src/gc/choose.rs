@@ -70,13 +70,18 @@ pub(crate) fn candidates(buckets: &[Rank], config: &GcConfig) -> Vec<Candidate> 
 
 /// The first of `sparse` that fit into one bucket of `bucket_bytes` together.
 pub(crate) fn together(sparse: &[Candidate], bucket_bytes: u64) -> &[Candidate] {
-    let mut live = 0;
-    let count = sparse.iter().take_while(|candidate| {
-        live += candidate.live_bytes;
-        live <= bucket_bytes
+    let live = sparse.iter().map(|candidate| candidate.live_bytes);
+    &sparse[..fitting(live, bucket_bytes)]
+}
+
+/// How many of them, from the first on, fit into `most` together; one at least.
+pub(crate) fn fitting(bytes: impl ExactSizeIterator<Item = u64>, most: u64) -> usize {
+    let (mut sum, all) = (0u64, bytes.len());
+    let fit = bytes.take_while(|bytes| {
+        sum = sum.saturating_add(*bytes);
+        sum <= most
     });
-    let count = count.count().max(1).min(sparse.len());
-    &sparse[..count]
+    fit.count().max(1).min(all)
 }
 
 #[cfg(test)]

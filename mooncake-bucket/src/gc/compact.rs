@@ -16,14 +16,14 @@ use crate::{
     disk::{read_exact, replace},
     error::GcError,
     format::{
-        Flaw,
+        END_OF_UNITS, Flaw,
         control::Control,
         file_name::FileName,
         footer::FooterEntry,
         group::{Encoded, NewRecord, Plan},
         record::Layout,
     },
-    gc::GcReport,
+    gc::{GcReport, fitting},
     get::check_place,
     index::Entry,
     name::{Incarnation, Name},
@@ -48,6 +48,14 @@ pub(crate) struct Unfinished {
 struct Copied {
     from: Entry,
     to: FooterEntry,
+}
+
+/// What became of the records of the sources.
+#[derive(Default)]
+struct Copies {
+    copied: Vec<Copied>,
+    /// What was here and has no copy: damaged, or with a removal that has not ended.
+    left: Vec<Entry>,
 }
 
 /// One record's bytes.
@@ -83,8 +91,23 @@ impl Storage {
         })
     }
 
-    /// Rewrites sealed buckets into one.
+    /// Rewrites sealed buckets into as few as what is alive in them takes, one of these after the other.
     pub(crate) fn compact(&self, ids: &[u32], pace: Pace<'_>) -> Result<GcReport, GcError> {
+        let (mut report, mut rest) = (GcReport::default(), ids);
+        while !rest.is_empty() {
+            // What is alive in a sealed bucket only becomes less.
+            let live = rest.iter().map(|id| {
+                let bucket = self.bucket(*id);
+                bucket.map_or(0, |bucket| bucket.live_bytes.load(Ordering::Relaxed))
+            });
+            let (some, later) = rest.split_at(fitting(live, self.config.bucket_bytes));
+            report.add(&self.compact_into_one(some, pace)?);
+            rest = later;
+        }
+        Ok(report)
+    }
+
+    fn compact_into_one(&self, ids: &[u32], pace: Pace<'_>) -> Result<GcReport, GcError> {
         self.finish_compactions()?;
         let mut sources = Claims(Vec::new());
         for id in ids {
@@ -143,7 +166,8 @@ impl Storage {
         unfinished.committed = true;
         // From here on its records are found by its footer.
         target.bucket.set_stage(Stage::Sealed);
-        self.publish(&target.bucket, &unfinished.sources, &copied);
+        self.keep_open(number, &**target.file());
+        self.publish(&target.bucket, &copied);
         let before: u64 = unfinished
             .sources
             .iter()
@@ -170,16 +194,19 @@ impl Storage {
         sources: &[Arc<Bucket>],
         pace: Pace<'_>,
         report: &mut GcReport,
-    ) -> Result<Vec<Copied>, GcError> {
-        let (mut copied, mut tail) = (Vec::new(), target.tail());
+    ) -> Result<Copies, GcError> {
+        let (mut copies, mut tail) = (Copies::default(), target.tail());
         for source in sources {
-            let entries = source
-                .load_entries(&*self.disk)
+            let entries = self
+                .load_entries(source)
                 .map_err(GcError::io("reading a footer"))?;
             let (mut portion, mut bytes) = (Vec::new(), 0);
             for entry in &entries {
                 let entry = Entry::new(source.id, entry);
                 if !self.index.is_live(&entry) {
+                    if self.index.is_here(&entry) {
+                        copies.left.push(entry);
+                    }
                     continue;
                 }
                 if !pace(entry.span(), 1) {
@@ -193,25 +220,26 @@ impl Storage {
                     Err(flaw) => {
                         // It could not be read before either.
                         tracing::warn!(bucket = source.id, %flaw, "a damaged record was not copied");
+                        copies.left.push(entry);
                         report.lost_records += 1;
                     }
                 }
                 if bytes >= PORTION {
-                    self.copy_portion(target, &portion, &mut tail, &mut copied, pace)?;
+                    self.copy_portion(target, &portion, &mut tail, &mut copies.copied, pace)?;
                     portion.clear();
                     bytes = 0;
                 }
             }
             if !portion.is_empty() {
-                self.copy_portion(target, &portion, &mut tail, &mut copied, pace)?;
+                self.copy_portion(target, &portion, &mut tail, &mut copies.copied, pace)?;
             }
         }
-        let entries: Vec<_> = copied.iter().map(|copied| copied.to).collect();
+        let entries: Vec<_> = copies.copied.iter().map(|copied| copied.to).collect();
         self.write_footer(&target.bucket, &**target.file(), &entries, tail)
             .map_err(GcError::io("sealing a target"))?;
-        report.moved_records = copied.len() as u64;
+        report.moved_records = entries.len() as u64;
         report.moved_bytes = entries.iter().map(|entry| entry.layout.span()).sum();
-        Ok(copied)
+        Ok(copies)
     }
 
     fn read_raw(&self, source: &Bucket, entry: Entry) -> Result<Result<Raw, Flaw>, GcError> {
@@ -267,6 +295,11 @@ impl Storage {
             })
             .collect();
         let plan = Plan::new(records.iter().copied(), self.config.aligned_from);
+        if *tail + plan.bytes > END_OF_UNITS {
+            // Records that shared blocks may each need their own by now.
+            let source = io::ErrorKind::FileTooLarge.into();
+            return Err(GcError::io("copying records")(source));
+        }
         if !pace(plan.bytes, 1) {
             return Err(GcError::Stopped);
         }
@@ -294,8 +327,8 @@ impl Storage {
     }
 
     /// Has readers find the copies. What died meanwhile is as dead in the target.
-    fn publish(&self, target: &Bucket, sources: &[Arc<Bucket>], copied: &[Copied]) {
-        for Copied { from, to } in copied {
+    fn publish(&self, target: &Bucket, copies: &Copies) {
+        for Copied { from, to } in &copies.copied {
             let span = to.layout.span();
             target.count_record(span);
             target.count_live(span);
@@ -306,17 +339,10 @@ impl Storage {
                 target.count_dead(span);
             }
         }
-        // What could not be copied goes with its bucket.
-        for source in sources {
-            if source.live_records.load(Ordering::Relaxed) == 0 {
-                continue;
-            }
-            let entries = source.load_entries(&*self.disk).unwrap_or_default();
-            for entry in entries {
-                let entry = Entry::new(source.id, &entry);
-                if self.index.purge(&entry) {
-                    source.count_dead(entry.span());
-                }
+        // What has no copy goes with its bucket.
+        for entry in &copies.left {
+            if self.index.purge(entry) {
+                self.count_dead(entry);
             }
         }
     }
@@ -352,8 +378,7 @@ impl Storage {
         self.write_transition(target.id, &ids, false)?;
         unless_gone(self.disk.remove(&FileName::Target(target.id).text()))?;
         self.disk.sync()?;
-        self.buckets.write().remove(&target.id);
-        self.set_file_bytes(target, 0);
+        self.forget(target);
         self.remove_transition(target.id)?;
         for source in &unfinished.sources {
             source.moving_to.store(0, Ordering::SeqCst);
@@ -364,6 +389,8 @@ impl Storage {
 
     /// Does what a commit has decided.
     fn tidy_up(&self, unfinished: &Unfinished) -> io::Result<()> {
+        // What died of a record that had no copy must stay dead without it.
+        self.log.commit(&[], &self.pen())?;
         let target = &unfinished.target;
         let names = [FileName::Target(target.id), FileName::Sealed(target.id)];
         unless_gone(self.disk.rename(&names[0].text(), &names[1].text()))?;
@@ -371,14 +398,8 @@ impl Storage {
             unless_gone(self.disk.remove(&FileName::Sealed(source.id).text()))?;
         }
         self.disk.sync()?;
-        {
-            let mut buckets = self.buckets.write();
-            for source in &unfinished.sources {
-                buckets.remove(&source.id);
-            }
-        }
         for source in &unfinished.sources {
-            self.set_file_bytes(source, 0);
+            self.forget(source);
         }
         self.remove_transition(target.id)?;
         target.unclaim();

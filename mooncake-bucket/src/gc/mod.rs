@@ -8,8 +8,8 @@ mod worker;
 
 use std::time::Duration;
 
-pub(crate) use choose::candidates;
 pub use choose::{Candidate, CandidateKind};
+pub(crate) use choose::{candidates, fitting};
 pub use worker::BucketGcWorker;
 
 /// When a bucket is rewritten, and how fast.
@@ -52,4 +52,14 @@ pub struct GcReport {
     pub reclaimed_bytes: u64,
     /// Records that were damaged and could not be copied.
     pub lost_records: u64,
+}
+
+impl GcReport {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.buckets += other.buckets;
+        self.moved_records += other.moved_records;
+        self.moved_bytes += other.moved_bytes;
+        self.reclaimed_bytes += other.reclaimed_bytes;
+        self.lost_records += other.lost_records;
+    }
 }

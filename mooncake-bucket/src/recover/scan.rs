@@ -1,11 +1,16 @@
 //! Reads one bucket when a storage is opened.
 
-use std::{io, sync::Arc};
+use std::io;
 
 use crate::{
     bucket::{Bucket, Stage, read_footer},
-    disk::{Disk, DiskFile, read_exact},
-    format::{BLOCK, Flaw, file_name::FileName, footer::FooterEntry, head::BucketHead},
+    disk::{Disk, read_exact},
+    format::{
+        BLOCK, Flaw,
+        file_name::FileName,
+        footer::FooterEntry,
+        head::{self, Head},
+    },
     hash::Hasher,
     recover::walk::walk,
 };
@@ -15,7 +20,7 @@ pub(crate) enum Scanned {
     /// With all that it says is in it.
     Whole {
         bucket: Bucket,
-        file: Arc<dyn DiskFile>,
+        file_bytes: u64,
         entries: Vec<FooterEntry>,
         /// Where a footer has to go that is not there.
         unsealed: Option<u64>,
@@ -38,7 +43,7 @@ pub(crate) fn scan(
     let file = disk.open(&name.text())?;
     let bytes = file.len()?;
     let head = match read_exact(&*file, 0, BLOCK as usize) {
-        Ok(block) => BucketHead::decode(&block),
+        Ok(block) => Head::decode(&block, head::BUCKET),
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(Flaw::Short),
         Err(error) => return Err(error),
     };
@@ -55,7 +60,7 @@ pub(crate) fn scan(
                 let bucket = Bucket::new(id, head.stamp, Stage::Sealed, None);
                 return Ok(Scanned::Whole {
                     bucket,
-                    file,
+                    file_bytes: bytes,
                     entries,
                     unsealed: None,
                     broken: 0,
@@ -72,7 +77,7 @@ pub(crate) fn scan(
     let bucket = Bucket::new(id, head.stamp, Stage::Closed, None);
     Ok(Scanned::Whole {
         bucket,
-        file,
+        file_bytes: bytes,
         entries: walked.entries,
         unsealed: Some(walked.tail),
         broken: walked.broken,

@@ -5,7 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{
     disk::{Disk, Found, read_all},
     error::OpenError,
-    format::{Flaw, control::Control, file_name::FileName, head::BucketHead},
+    format::{
+        Flaw,
+        control::Control,
+        file_name::FileName,
+        head::{self, Head},
+    },
 };
 
 /// The files of a directory, by what they are.
@@ -113,7 +118,7 @@ impl Survey {
         let heads = self.buckets.values().filter_map(|(name, _)| {
             let file = disk.open(&name.text()).ok()?;
             let block = crate::disk::read_exact(&*file, 0, crate::format::BLOCK as usize).ok()?;
-            BucketHead::decode(&block).ok()
+            Head::decode(&block, head::BUCKET).ok()
         });
         let storages: BTreeSet<_> = heads.map(|head| head.storage).collect();
         let mut storages = storages.into_iter();

@@ -7,10 +7,10 @@ use crate::{
     disk::{Disk, read_exact},
     error::OpenError,
     format::{
-        BLOCK,
+        BLOCK, Flaw,
         control::Control,
         file_name::{FileName, QUARANTINED},
-        head::BucketHead,
+        head::{self, Head},
     },
     recover::survey::{Survey, damaged, read_control},
 };
@@ -30,10 +30,10 @@ pub(crate) fn resolve(
             sources,
         } = read_control(disk, name)?
         else {
-            return Err(damaged(name, crate::format::Flaw::Header));
+            return Err(damaged(name, Flaw::Header));
         };
         if target != number {
-            return Err(damaged(name, crate::format::Flaw::Place));
+            return Err(damaged(name, Flaw::Place));
         }
         let failed = |what: &str| OpenError::io(format!("{what} of {}", name.text()));
         if committed {
@@ -129,15 +129,17 @@ fn whole_bytes(
         let bytes = file.len()?;
         let head = read_exact(&*file, 0, BLOCK as usize)?;
         let flawed = |flaw| io::Error::new(io::ErrorKind::InvalidData, flaw);
-        let head = BucketHead::decode(&head).map_err(flawed)?;
+        let head = Head::decode(&head, head::BUCKET).map_err(flawed)?;
         if head.id != id || head.storage != identity {
-            return Err(flawed(crate::format::Flaw::Place));
+            return Err(flawed(Flaw::Place));
         }
         read_footer(&*file, head.stamp, id, bytes)?;
         Ok(bytes)
     };
     match looked() {
         Ok(bytes) => Ok(Some(bytes)),
+        // It is whole, and for a program that knows it.
+        Err(error) if matches!(flaw_of(&error), Some(Flaw::Version(_))) => Err(error),
         Err(error) => match error.kind() {
             io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof | io::ErrorKind::NotFound => {
                 Ok(None)
@@ -145,6 +147,10 @@ fn whole_bytes(
             _ => Err(error),
         },
     }
+}
+
+fn flaw_of(error: &io::Error) -> Option<&Flaw> {
+    error.get_ref()?.downcast_ref()
 }
 
 fn remove(disk: &dyn Disk, name: FileName) -> io::Result<()> {

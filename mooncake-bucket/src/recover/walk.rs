@@ -130,7 +130,7 @@ fn read_record(
         Err(flaw) => return Ok(Err(flaw)),
     };
     let layout = record.layout;
-    if layout.end() > head.at.saturating_add(head.bytes) {
+    if layout.end() > head.at.saturating_add(head.bytes) || layout.unit().is_none() {
         return Ok(Err(Flaw::Length));
     }
     let value = window.get(layout.value_at(), layout.value_bytes as usize)?;
@@ -141,4 +141,83 @@ fn read_record(
         layout,
     };
     Ok(Ok((entry, intact)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        format::{
+            END_OF_UNITS,
+            group::{Encoded, NewRecord, Plan},
+        },
+        name::{Incarnation, Name},
+    };
+
+    /// Some bytes of a file that is mostly empty.
+    #[derive(Debug)]
+    struct Sparse(Vec<(u64, Vec<u8>)>);
+
+    impl DiskFile for Sparse {
+        fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<usize> {
+            let read = self.len()?.saturating_sub(at).min(into.len() as u64) as usize;
+            into[..read].fill(0);
+            for (begin, bytes) in &self.0 {
+                for (place, byte) in bytes.iter().enumerate() {
+                    let place = (begin + place as u64).checked_sub(at);
+                    if let Some(place) = place.filter(|place| *place < read as u64) {
+                        into[place as usize] = *byte;
+                    }
+                }
+            }
+            Ok(read)
+        }
+
+        fn len(&self) -> io::Result<u64> {
+            let ends = self.0.iter().map(|(at, bytes)| at + bytes.len() as u64);
+            Ok(ends.max().unwrap_or(0))
+        }
+
+        fn write_at(&self, _: u64, _: &[&[u8]]) -> io::Result<()> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        fn sync(&self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn set_len(&self, _: u64) -> io::Result<()> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        fn allocated(&self) -> io::Result<u64> {
+            self.len()
+        }
+    }
+
+    #[test]
+    fn a_record_further_on_than_a_place_can_say_is_broken() {
+        let record = NewRecord {
+            name: Name::key("key"),
+            incarnation: Incarnation::new(1, 1),
+            value: b"value",
+        };
+        let plan = Plan::new([record], 4096);
+        let group = |at| Encoded::new(&[record], &plan, 5, at).pieces().concat();
+        let empty = GroupHead {
+            stamp: 5,
+            at: BLOCK,
+            bytes: END_OF_UNITS - 2 * BLOCK,
+            records: 0,
+        };
+        let last = END_OF_UNITS - BLOCK;
+        let file = Sparse(vec![
+            (BLOCK, empty.encode().to_vec()),
+            (last, group(last)),
+            (END_OF_UNITS, group(END_OF_UNITS)),
+        ]);
+        let found = walk(&file, 5, &Hasher::new([1; 16])).unwrap();
+        assert_eq!((found.entries.len(), found.broken), (1, 1));
+        assert_eq!(found.tail, END_OF_UNITS);
+    }
 }

@@ -7,7 +7,7 @@ use std::{
 
 use mooncake_bucket::{
     BucketConfig, BucketStorageBackend, CandidateKind, Disk, Eviction, GcConfig, GetError,
-    Incarnation, Name, OpenOptions, Put, Removal, Removed, SimDisk, Stored,
+    Incarnation, Name, OpenOptions, Put, PutError, Removal, Removed, SimDisk, Stored,
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
@@ -78,6 +78,7 @@ pub(crate) struct Done {
     pub(crate) compacted: u64,
     pub(crate) moved: u64,
     pub(crate) evicted: u64,
+    pub(crate) revived: u64,
 }
 
 impl Done {
@@ -106,6 +107,7 @@ impl Done {
         self.compacted += other.compacted;
         self.moved += other.moved;
         self.evicted += other.evicted;
+        self.revived += other.revived;
     }
 }
 
@@ -191,7 +193,10 @@ impl Oracle {
             let key = rng.random_range(0..40);
             let known = self.keys.entry(key).or_default();
             let again = known.acked.filter(|_| rng.random_range(0..8) == 0);
-            let life = again.unwrap_or_else(|| {
+            // A life that is dead may come anew, which its old tombstones say nothing of.
+            let revived = known.dead.iter().rev().nth(rng.random_range(0..3));
+            let revived = revived.filter(|_| rng.random_range(0..4) == 0).copied();
+            let life = again.or(revived).unwrap_or_else(|| {
                 self.next += 1;
                 Incarnation::new(1, self.next)
             });
@@ -203,8 +208,10 @@ impl Oracle {
                 rng.random_range(0..3),
             ));
         }
+        let mut was_dead = Vec::new();
         for (key, _, life, ..) in &batch {
             let known = self.keys.get_mut(key).expect("it was made above");
+            was_dead.push(known.dead.remove(life));
             if known.acked != Some(*life) {
                 known.maybe.insert(*life);
             }
@@ -217,7 +224,7 @@ impl Oracle {
             })
             .collect();
         let results = backend.put_batch(&puts);
-        for ((key, _, life, ..), result) in batch.iter().zip(results) {
+        for (((key, _, life, ..), was_dead), result) in batch.iter().zip(was_dead).zip(results) {
             let known = self.keys.get_mut(key).expect("it was made above");
             match result {
                 Ok(Stored::Written | Stored::AlreadyHere) => {
@@ -231,9 +238,19 @@ impl Oracle {
                         known.dead.extend(known.acked.filter(|acked| acked != life));
                         known.acked = Some(*life);
                         known.may_be_gone = false;
+                    } else if known.may_be_gone {
+                        // It is gone for now, and whether for good is not known.
+                        known.maybe.extend(known.acked.replace(*life));
+                        known.may_be_gone = false;
                     } else {
                         known.dead.insert(*life);
                     }
+                    self.done.revived += u64::from(was_dead);
+                }
+                // It was not written, or a later life that is durable hides it for good.
+                Err(PutError::Removed | PutError::Stale { .. }) if was_dead => {
+                    known.maybe.remove(life);
+                    known.dead.insert(*life);
                 }
                 // The batch had a later life of the key, or the disk failed: either way nobody promised anything.
                 Err(_) => {}
