@@ -398,6 +398,29 @@ async fn a_submission_is_announced_while_others_of_its_batch_are_under_way() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn thousands_that_are_sent_at_once_all_arrive() {
+    const MANY: usize = 5_000;
+    let (sender, receiver) = (bare().await, bare().await);
+    let segment = open(&sender, &receiver).await;
+    let sends = (0..MANY).map(|n| {
+        let (sender, segment) = (sender.clone(), segment.clone());
+        tokio::spawn(async move { send(&sender, &segment, n).await })
+    });
+    let sends: Vec<_> = sends.collect();
+    let mut heard = Vec::new();
+    while heard.len() < MANY {
+        let next = tokio::time::timeout(BUDGET, receiver.next_notification());
+        heard.push(next.await.unwrap());
+    }
+    for sent in sends {
+        sent.await.unwrap();
+    }
+    let mut heard = numbers(&heard);
+    heard.sort_unstable();
+    assert!(heard.into_iter().eq(0..MANY));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_lost_wait_loses_no_notification() {
     let (sender, receiver) = (bare().await, bare().await);
     let segment = open(&sender, &receiver).await;
