@@ -235,6 +235,11 @@ fn an_initiator_reads_and_writes_what_a_target_offers_in_the_flags_that_people_k
                 for field in ["gb_per_s", "avg_tx_us", "p999_tx_us", "checked_bytes"] {
                     assert!(row[field].as_f64().unwrap() > 0.0, "{field} of {row:#}");
                 }
+                let shares = row["shares"].as_array().unwrap();
+                let all: f64 = shares.iter().map(|it| it["share"].as_f64().unwrap()).sum();
+                assert!((all - 1.0).abs() < 1e-9, "{row:#}");
+                let only = |it: &Value| link == "all" || it["link"] == link;
+                assert!(shares.iter().all(only), "{row:#}");
             }
         }
     }

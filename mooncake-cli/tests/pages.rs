@@ -6,7 +6,7 @@ mod page;
 use std::collections::BTreeSet;
 
 use mooncake_cli::bench::cpp::CppReplay;
-use mooncake_cli::bench::transfer::{RoleReport, RoleRow};
+use mooncake_cli::bench::transfer::{LinkShare, RoleReport, RoleRow};
 use mooncake_cli::bench::{Bar, Figures, Other, Report, Row, Yardstick};
 use mooncake_cli::commands::get::GetResult;
 use mooncake_cli::commands::locate::{Place, Places};
@@ -140,6 +140,11 @@ fn measured_rows_have_the_fields_of_the_page() {
         failed: 0,
         longest_stall_ms: 1.0,
         checked_bytes: 1,
+        shares: vec![LinkShare {
+            link: "tcp",
+            peer: None,
+            share: 1.0,
+        }],
     };
     let report = RoleReport {
         rows: vec![row],

@@ -7,8 +7,8 @@ mod scripted;
 
 use common::*;
 use mooncake_tent::{
-    Applied, Buffer, Error, InProcess, Permission, Reason, Request, Retry, Segment, TcpConfig,
-    TcpTransport, TentEngine, TransferEngine,
+    Applied, Buffer, Error, InProcess, Permission, Reason, Request, Retry, Segment, TcpTransport,
+    TentEngine, TransferEngine,
     transport::{Arrival, Op, Outcome},
 };
 use scripted::Scripted;
@@ -364,7 +364,10 @@ mod relayed {
     };
 
     use super::*;
-    use mooncake_tent::conformance::{Relay, Rules};
+    use mooncake_tent::{
+        TcpConfig,
+        conformance::{Relay, Rules},
+    };
     use parking_lot::Mutex;
 
     /// The next connection is under these rules, later ones under none.

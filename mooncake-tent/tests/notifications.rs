@@ -5,7 +5,9 @@
 mod common;
 
 use std::{
+    io::Read,
     net::{SocketAddr, TcpListener},
+    sync::mpsc,
     time::Duration,
 };
 
@@ -363,7 +365,13 @@ async fn nobody_is_notified_of_a_submission_of_which_a_task_failed() {
 async fn a_submission_is_announced_while_others_of_its_batch_are_under_way() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mute = engine_at(listener.local_addr().unwrap()).await;
-    fake_target(listener, mute.incarnation(), |_, socket| swallow(socket));
+    let (begun, has_begun) = mpsc::channel();
+    fake_target(listener, mute.incarnation(), move |_, mut socket| {
+        if socket.read_exact(&mut [0]).is_ok() {
+            _ = begun.send(());
+            swallow(socket);
+        }
+    });
     let (sender, target) = (engine().await, engine().await);
     let remote = buffer(&target, 10, Permission::PeersReadWrite).await;
     let never = buffer(&mute, 10, Permission::PeersReadWrite).await;
@@ -378,6 +386,8 @@ async fn a_submission_is_announced_while_others_of_its_batch_are_under_way() {
     works.unwrap().delivered().await.unwrap();
     assert!(!batch.is_terminal());
     assert_eq!(numbers(&target.receive_notifications()), [2]);
+    // What was not sent could be taken back.
+    tokio::task::block_in_place(|| has_begun.recv_timeout(BUDGET).unwrap());
     // The engine's end is the end of what waits for it.
     sender
         .shutdown(Duration::from_millis(300))
@@ -385,6 +395,29 @@ async fn a_submission_is_announced_while_others_of_its_batch_are_under_way() {
         .unwrap_err();
     assert!(hangs.delivered().await.is_err());
     assert!(mute.receive_notifications().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn thousands_that_are_sent_at_once_all_arrive() {
+    const MANY: usize = 5_000;
+    let (sender, receiver) = (bare().await, bare().await);
+    let segment = open(&sender, &receiver).await;
+    let sends = (0..MANY).map(|n| {
+        let (sender, segment) = (sender.clone(), segment.clone());
+        tokio::spawn(async move { send(&sender, &segment, n).await })
+    });
+    let sends: Vec<_> = sends.collect();
+    let mut heard = Vec::new();
+    while heard.len() < MANY {
+        let next = tokio::time::timeout(BUDGET, receiver.next_notification());
+        heard.push(next.await.unwrap());
+    }
+    for sent in sends {
+        sent.await.unwrap();
+    }
+    let mut heard = numbers(&heard);
+    heard.sort_unstable();
+    assert!(heard.into_iter().eq(0..MANY));
 }
 
 #[tokio::test(flavor = "multi_thread")]

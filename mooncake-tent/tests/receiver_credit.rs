@@ -429,11 +429,18 @@ async fn who_has_been_idle_gives_back_what_it_borrowed_and_gets_it_again() {
     for seed in 1..=3 {
         let wanted = pattern(seed, LEN);
         local.memory().write_at(0, &wanted);
-        let write = Request::write(local.all().unwrap(), &segment, place(&remote, 0));
-        let (most, outcome) = most(&owner, once(&engine, write)).await;
-        assert!(outcome.is_completed(), "{outcome:?}");
-        let borrowed = 2 * part + 1..=64 << 20;
-        assert!(borrowed.contains(&most.peer_credit_bytes), "{most:?}");
+        let start = Instant::now();
+        loop {
+            let write = Request::write(local.all().unwrap(), &segment, place(&remote, 0));
+            let (most, outcome) = most(&owner, once(&engine, write)).await;
+            assert!(outcome.is_completed(), "{outcome:?}");
+            assert!(most.peer_credit_bytes <= 64 << 20, "{most:?}");
+            // Whoever watches may sleep through one.
+            if most.peer_credit_bytes > 2 * part {
+                break;
+            }
+            assert!(start.elapsed() < BUDGET, "nothing is borrowed: {most:?}");
+        }
         assert_same(&bytes(&remote, 0, LEN), &wanted, "written");
         eventually("it gives back", || {
             tcp(&owner).peer_credit_bytes == 2 * part

@@ -16,6 +16,7 @@ mod plain;
 mod pool;
 mod readv;
 mod roles;
+mod shares;
 #[cfg(target_arch = "x86_64")]
 mod streaming;
 mod traced;
@@ -36,6 +37,7 @@ use crate::output::Failure;
 pub use case::{Against, Case, Op, Transport};
 pub use peer::{Role, serve_engine, serve_plain};
 pub use roles::{Grid, Initiator, Links, RoleReport, RoleRow, Target, Work, doublings, initiate};
+pub use shares::LinkShare;
 pub use traced::{Traced, traced};
 
 use engine::Engine;

@@ -25,6 +25,10 @@ const LARGEST: usize = 64 << 20;
 /// to answer.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
+/// Calls under way on one connection; the others wait. A server takes no more than some hundred at a
+/// time, and ends a connection on which too many come in vain.
+const CALLS: usize = 100;
+
 /// Connections to control services, by address.
 #[derive(Debug, Default)]
 pub(crate) struct ControlClient {
@@ -137,6 +141,7 @@ impl ControlClient {
         }
         let endpoint = Endpoint::from_shared(format!("http://{place}"))
             .map_err(|_| unreachable(place, "that is no address"))?
+            .concurrency_limit(CALLS)
             .http2_keep_alive_interval(KEEP_ALIVE)
             .keep_alive_timeout(KEEP_ALIVE);
         let channel = endpoint

@@ -184,8 +184,9 @@ impl Batch {
     /// Waits until all tasks have ended, doing the links' work meanwhile; `false`: the budget was
     /// over before. Not for async code, which it would block.
     pub fn wait(&self, budget: Duration) -> bool {
-        let end = after(budget);
+        let mut end = None;
         while !self.parts().state.is_terminal() {
+            let end = *end.get_or_insert_with(|| after(budget));
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 self.hand_over();

@@ -97,12 +97,19 @@ impl Scratch {
     /// The task that is planned next is one that is measured: the others of its submission wait behind
     /// it.
     pub(super) fn is_sample(&self) -> bool {
-        let every = match self.submissions < FIRST {
-            true => SAMPLED_FIRST,
-            false => SAMPLED,
-        };
-        self.specs.is_empty() && self.submissions & (every - 1) == 0
+        self.specs.is_empty() && is_sampled(self.submissions)
     }
+}
+
+/// Whether the submission with this number is measured. Multiples of the golden ratio keep step with
+/// no habit of a caller: one that reads and writes by turns has both measured.
+fn is_sampled(submission: u32) -> bool {
+    const GOLDEN: u32 = 0x9e37_79b1;
+    let every = match submission < FIRST {
+        true => SAMPLED_FIRST,
+        false => SAMPLED,
+    };
+    submission.wrapping_mul(GOLDEN) < u32::MAX / every
 }
 
 /// Parts of batches that are over, so that in the long run none is allocated.
@@ -139,4 +146,24 @@ fn free(kept: &Mutex<Vec<BatchParts>>) -> Option<BatchParts> {
         state.map(BatchState::renew).is_some()
     });
     Some(kept.swap_remove(free?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_measured_keeps_step_with_no_habit() {
+        let count =
+            |range: std::ops::Range<u32>| range.filter(|number| is_sampled(*number)).count() as u32;
+        assert!((3..=5).contains(&count(1..FIRST + 1)));
+        let share = count(1_000..101_000);
+        assert!((3_000..3_250).contains(&share), "{share}");
+        for habit in 2..=12 {
+            for turn in 0..habit {
+                let turns = (0..400).map(|round| 1 + turn + round * habit);
+                assert!(turns.into_iter().any(is_sampled), "{turn} of {habit}");
+            }
+        }
+    }
 }

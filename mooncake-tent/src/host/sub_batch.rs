@@ -161,13 +161,13 @@ fn write_from(
 }
 
 /// How a task ends that need not be begun at all.
-fn hopeless(spec: &Posting) -> Option<Outcome> {
+fn hopeless(spec: &Posting, now: Instant) -> Option<Outcome> {
     if spec.offset.checked_add(spec.length).is_none() {
         let peer = Some(spec.peer);
         let error = TransferError::unstarted(Reason::OutOfBounds, Stage::Admit, peer);
         return Some(Outcome::Failed(error));
     }
-    let late = spec.deadline.is_some_and(|end| end <= Instant::now());
+    let late = spec.deadline.is_some_and(|end| end <= now);
     late.then(|| Outcome::timed_out(Stage::Post, spec.peer))
 }
 
@@ -176,11 +176,13 @@ impl<M: Medium> SubBatch for HostSubBatch<M> {
         let mut last: Option<Arc<Session<M>>> = None;
         // Whoever submits much is not held up by all of it.
         let mut inline = self.link.config().inline_bytes.saturating_mul(INLINE);
+        // As long as a few copies take, one look at the clock does for all.
+        let now = Instant::now();
         for task in tasks {
             let Some(spec) = self.link.tasks().posting(*task) else {
                 continue;
             };
-            if let Some(end) = hopeless(&spec) {
+            if let Some(end) = hopeless(&spec, now) {
                 self.link.tasks().finish(*task, end, true);
                 continue;
             }

@@ -20,6 +20,7 @@ use tokio::runtime::Handle;
 use super::super::own_cpu;
 use super::contents::{arrived, fill, wipe};
 use super::engine::{register, unusable};
+use super::shares::{LinkShare, carried, links, shares};
 use crate::latency::Latency;
 use crate::output::{Align, Failure, Show, Table};
 
@@ -176,6 +177,8 @@ pub struct RoleRow {
     pub longest_stall_ms: f64,
     /// Bytes that were looked at, all of them right: where the last that went there came through.
     pub checked_bytes: u64,
+    /// What went over each link to each target, the most first.
+    pub shares: Vec<LinkShare>,
 }
 
 /// All cases of a run.
@@ -202,6 +205,7 @@ impl Show for RoleReport {
             "CPU (s/GB)",
             "Failed",
             "Stall (ms)",
+            "Links",
         ];
         let mut table = Table::new(&columns.map(|name| (name, Align::Right)));
         for row in &self.rows {
@@ -219,6 +223,7 @@ impl Show for RoleReport {
                 format!("{:.2}", row.cpu_s_per_gb),
                 row.failed.to_string(),
                 one(row.longest_stall_ms),
+                links(&row.shares),
             ]);
         }
         let mut text = table.text();
@@ -372,6 +377,7 @@ impl Initiator {
     fn case(&self, grid: &Grid, threads: &[Regions]) -> Result<RoleRow, Failure> {
         self.prepare(grid.verify, threads)?;
         let gate = Barrier::new(threads.len());
+        let before = carried(&self.engine);
         let cpu = own_cpu();
         let start = Instant::now();
         let ended: Vec<_> = thread::scope(|scope| {
@@ -392,6 +398,7 @@ impl Initiator {
                 .collect()
         });
         let (wall, cpu) = (start.elapsed(), own_cpu() - cpu);
+        let shares = shares(&before, carried(&self.engine));
         let lost = |_| Failure::new("a caller's thread panicked");
         let tallies = ended
             .into_iter()
@@ -401,7 +408,7 @@ impl Initiator {
             true => self.check(threads, &tallies)?,
             false => 0,
         };
-        Ok(row(threads, &tallies, (wall, cpu), checked))
+        Ok(row(threads, &tallies, (wall, cpu), (checked, shares)))
     }
 
     /// One thread's work, in each of its regions in turn.
@@ -561,7 +568,7 @@ fn row(
     threads: &[Regions],
     tallies: &[Tally],
     (wall, cpu): (Duration, Duration),
-    checked_bytes: u64,
+    (checked_bytes, shares): (u64, Vec<LinkShare>),
 ) -> RoleRow {
     let Region { block, batch, .. } = threads[0][0];
     let mut latency = Latency::default();
@@ -591,6 +598,7 @@ fn row(
         failed: tallies.iter().map(|tally| tally.failed).sum(),
         longest_stall_ms: stalls.max().unwrap_or_default().as_secs_f64() * 1e3,
         checked_bytes,
+        shares,
     }
 }
 
