@@ -248,8 +248,8 @@ impl BucketStorageBackend {
     }
 
     /// Lists about `most` records with their keys, from a cursor on. What is here all the time is listed, once or, if it
-    /// moved meanwhile, twice.
-    pub fn list(&self, from: Cursor, most: usize) -> Result<Page, GetError> {
+    /// moved meanwhile, twice. What cannot be read is counted, and the rest listed.
+    pub fn list(&self, from: Cursor, most: usize) -> Page {
         self.storage.list(from, most.max(1))
     }
 

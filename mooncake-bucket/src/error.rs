@@ -192,6 +192,9 @@ pub enum GcError {
         what: &'static str,
         source: io::Error,
     },
+    /// There is no room for the copies, not even in what puts leave to collections.
+    #[error("copies of {needed_bytes} bytes do not fit: there is room for {room_bytes}")]
+    Full { needed_bytes: u64, room_bytes: u64 },
     /// The worker was told to stop.
     #[error("stopped")]
     Stopped,
@@ -206,7 +209,7 @@ impl GcError {
     pub fn retry(&self) -> Retry {
         match self {
             Self::Io { source, .. } => retry_of(source),
-            Self::Unavailable { .. } | Self::Stopped => Retry::Later,
+            Self::Unavailable { .. } | Self::Full { .. } | Self::Stopped => Retry::Later,
         }
     }
 }

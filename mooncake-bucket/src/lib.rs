@@ -91,7 +91,7 @@ pub use format::{FORMAT_VERSION, Flaw, record::MAX_VALUE_BYTES};
 pub use gc::{BucketGcWorker, Candidate, CandidateKind, GcConfig, GcReport};
 pub use get::{Stat, Value};
 pub use get_batch::GetInto;
-pub use list::{Cursor, Listed, Page};
+pub use list::{Cursor, Listed, Page, Unlisted};
 pub use name::{Incarnation, MAX_NAME_BYTES, Name};
 pub use open::Recovery;
 pub use put::{Put, Stored};

@@ -47,9 +47,11 @@ pub struct Recovery {
     pub records: u64,
     /// Buckets that a crash had left open; they were looked through and sealed.
     pub reopened_buckets: u64,
-    /// Sealed buckets whose index was damaged; they were looked through and sealed anew.
+    /// Sealed buckets whose index was damaged; they were looked through and, if anything could be read, sealed anew, else
+    /// set aside.
     pub rebuilt_buckets: u64,
-    /// Records that were not whole: of puts that a crash ended, or, in rebuilt buckets, damaged.
+    /// Records that were not whole: of puts that a crash ended, or, in rebuilt buckets, damaged. Of a group whose head is
+    /// damaged those count that can be found behind it, or one.
     pub broken_records: u64,
     /// Compactions that a crash had ended.
     pub transitions: u64,
@@ -375,7 +377,7 @@ fn settle(
     recovery: &mut Recovery,
 ) -> Result<bool, OpenError> {
     let failed = || OpenError::io(format!("recovering {}", name.text()));
-    let (bucket, file_bytes, entries, unsealed) = match scanned {
+    let (bucket, file_bytes, entries, unsealed, rebuilt) = match scanned {
         // It is whole, and for a program that knows it.
         Scanned::Damaged(flaw @ Flaw::Version(_)) => return Err(damaged(name, flaw)),
         Scanned::Damaged(flaw) => {
@@ -401,10 +403,16 @@ fn settle(
             recovery.broken_records += broken;
             recovery.rebuilt_buckets += u64::from(rebuilt);
             recovery.reopened_buckets += u64::from(matches!(name, FileName::Open(_)));
-            (bucket, file_bytes, entries, unsealed)
+            (bucket, file_bytes, entries, unsealed, rebuilt)
         }
     };
     if bucket.records.load(Ordering::Relaxed) == 0 {
+        if rebuilt {
+            // It had records, or it would not have been sealed: somebody may make more of it than we can.
+            tracing::warn!(bucket = id, "nothing in a sealed bucket can be read");
+            quarantine(&*storage.disk, survey, name).map_err(failed())?;
+            return Ok(true);
+        }
         storage.disk.remove(&name.text()).map_err(failed())?;
         return Ok(true);
     }

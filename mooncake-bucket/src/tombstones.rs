@@ -6,13 +6,13 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::{
     control::Controls,
-    disk::{Disk, DiskFile, replace},
+    disk::{Disk, DiskFile},
     error::copy,
     format::{
         BLOCK, Flaw,
         file_name::FileName,
         head::{self, Head},
-        tombstone::{self, ANY_BUCKET, Tombstone},
+        tombstone::{self, Tombstone},
     },
     ids::{Ids, random},
 };
@@ -168,8 +168,7 @@ impl TombstoneLog {
             content.extend(tombstone::encode(frame, head.stamp, number as u64));
         }
         let name = FileName::Tombstones(number);
-        replace(pen.disk, &name.text(), &content)?;
-        pen.controls.set(name, content.len() as u64);
+        pen.controls.replace(pen.disk, name, &content)?;
         Ok(Log {
             number,
             stamp: head.stamp,
@@ -198,21 +197,16 @@ impl TombstoneLog {
         Ok(())
     }
 
-    /// Drops tombstones of buckets that are gone from the logs, if that is worth it.
-    pub(crate) fn trim(
-        &self,
-        worth_bytes: u64,
-        gone: impl Fn(u32) -> bool,
-        pen: &Pen<'_>,
-    ) -> io::Result<()> {
-        if pen.controls.log_bytes() < worth_bytes {
-            return Ok(());
-        }
+    /// Whether all logs together have so many bytes, and have grown since they were last rewritten: what is as long for
+    /// good reason is not rewritten again and again.
+    pub(crate) fn is_worth_trimming(&self, worth_bytes: u64, pen: &Pen<'_>) -> bool {
+        let bytes = pen.controls.log_bytes();
+        bytes > 0 && bytes >= worth_bytes && bytes >= 2 * self.state.lock().trimmed_bytes
+    }
+
+    /// Drops tombstones that are not needed from the logs.
+    pub(crate) fn trim(&self, gone: impl Fn(&Tombstone) -> bool, pen: &Pen<'_>) -> io::Result<()> {
         let mut state = self.state.lock();
-        // What is as long for good reason is not rewritten again and again.
-        if pen.controls.log_bytes() < 2 * state.trimmed_bytes {
-            return Ok(());
-        }
         while state.writing {
             self.done.wait(&mut state);
         }
@@ -227,7 +221,7 @@ impl TombstoneLog {
             .map(|logs| {
                 let stones = logs.into_iter().flat_map(|(stones, _)| stones);
                 let mut all: Vec<_> = stones.collect();
-                all.retain(|stone| stone.bucket == ANY_BUCKET || !gone(stone.bucket));
+                all.retain(|stone| !gone(stone));
                 all.sort_unstable();
                 all.dedup();
                 all

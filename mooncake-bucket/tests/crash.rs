@@ -34,7 +34,13 @@ fn lives(seed: u64) -> Done {
             }
             if !disk.is_power_lost() {
                 oracle.done.found += oracle.check(&backend, false, &note).found;
-                if !faulty {
+                if faulty {
+                    // What the disk did not let end is tried again.
+                    for _ in 0..16 {
+                        backend.maintain();
+                    }
+                }
+                if !disk.is_power_lost() {
                     check_accounting(&disk, &backend, &note);
                 }
             }

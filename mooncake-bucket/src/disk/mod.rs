@@ -145,9 +145,14 @@ pub(crate) fn read_all(disk: &dyn Disk, name: &str) -> io::Result<Vec<u8>> {
     Ok(into)
 }
 
+/// What a file is called before it is finished.
+pub(crate) fn temporary(name: &str) -> String {
+    format!("{name}.tmp")
+}
+
 /// Puts `content` under `name`, so that after any crash there is either what was there or all of this.
 pub(crate) fn replace(disk: &dyn Disk, name: &str, content: &[u8]) -> io::Result<()> {
-    let temporary = format!("{name}.tmp");
+    let temporary = temporary(name);
     match disk.remove(&temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}

@@ -51,15 +51,7 @@ impl RealDisk {
     /// Opens a directory, which is made if it is not there.
     pub fn open(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = path.into();
-        if !path.is_dir() {
-            std::fs::create_dir_all(&path)?;
-            if let Some(parent) = path
-                .parent()
-                .filter(|parent| !parent.as_os_str().is_empty())
-            {
-                File::open(parent)?.sync_all()?;
-            }
-        }
+        make_directory(&path, &mut |parent| File::open(parent)?.sync_all())?;
         let directory = File::open(&path)?;
         Ok(Self {
             path,
@@ -124,6 +116,32 @@ impl RealDisk {
             .transpose()?;
         Ok(Arc::new(RealFile { file, direct }))
     }
+}
+
+/// Makes a directory, and those above it, each durable by a `sync` of the one that it is in.
+fn make_directory(path: &Path, sync: &mut dyn FnMut(&Path) -> io::Result<()>) -> io::Result<()> {
+    let above = |path: &Path| match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Some(PathBuf::from(".")),
+        Some(parent) => Some(parent.to_path_buf()),
+        None => None,
+    };
+    if path.is_dir() {
+        // Whoever made it may have died before it was durable. Where we may not look up, that was somebody else.
+        if let Some(parent) = std::fs::canonicalize(path)?.parent()
+            && let Err(error) = sync(parent)
+            && error.kind() != io::ErrorKind::PermissionDenied
+        {
+            return Err(error);
+        }
+        return Ok(());
+    }
+    let parent = above(path).ok_or(io::ErrorKind::NotFound)?;
+    make_directory(&parent, sync)?;
+    match std::fs::create_dir(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    sync(&parent)
 }
 
 impl Disk for RealDisk {
@@ -308,5 +326,49 @@ impl DiskFile for RealFile {
 
     fn allocated(&self) -> io::Result<u64> {
         self.file.metadata().map(|metadata| metadata.blocks() * 512)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_is_made_is_durable_with_all_that_were_made_above_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = std::fs::canonicalize(folder.path()).unwrap();
+        let synced = |path: &Path| {
+            let mut synced = Vec::new();
+            make_directory(path, &mut |parent| {
+                synced.push(std::fs::canonicalize(parent).unwrap());
+                Ok(())
+            })
+            .unwrap();
+            synced
+        };
+        let path = root.join("a/b/c");
+        // The first one was there, and is looked after as well: its own parent says that it is.
+        let above = root.parent().unwrap().to_path_buf();
+        let expected = [above, root.clone(), root.join("a"), root.join("a/b")];
+        assert_eq!(synced(&path), expected);
+        assert!(path.is_dir());
+        assert_eq!(synced(&path), [root.join("a/b")], "made by somebody else");
+        assert_eq!(
+            synced(&root.join("a/b/../d")),
+            [root.clone(), root.join("a")]
+        );
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_made_durable_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a/b");
+        let failed = make_directory(&path, &mut |_| Err(io::ErrorKind::Other.into()));
+        assert!(failed.is_err());
+        // A parent that is not ours to look at is no reason to refuse what is there.
+        std::fs::create_dir_all(&path).unwrap();
+        let denied = &mut |_: &Path| Err(io::ErrorKind::PermissionDenied.into());
+        assert!(make_directory(&path, denied).is_ok());
+        assert!(make_directory(&path.join("c"), denied).is_err());
     }
 }

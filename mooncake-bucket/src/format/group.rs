@@ -37,6 +37,11 @@ impl GroupHead {
         bytes
     }
 
+    /// Whether these bytes were a head in the file with `stamp`, as far as they are left.
+    pub(crate) fn is_marked(bytes: &[u8], stamp: u64) -> bool {
+        bytes.len() >= 16 && bytes.starts_with(&MAGIC) && Fields(bytes).u64(8) == stamp
+    }
+
     /// Reads the head of a group of the file with `stamp` that begins at `at`.
     pub(crate) fn decode(bytes: &[u8], stamp: u64, at: u64) -> Result<Self, Flaw> {
         let fields = Fields(checked(bytes, MAGIC, GROUP_HEAD as usize, CHECKSUM)?);

@@ -65,9 +65,13 @@ pub(crate) fn walk(file: &dyn DiskFile, stamp: u64, hasher: &Hasher) -> io::Resu
     let mut at = BLOCK;
     while at < end {
         let head = window.get(at, GROUP_HEAD as usize)?;
-        let Ok(head) = GroupHead::decode(head, stamp, at) else {
-            at += BLOCK;
-            continue;
+        let head = match GroupHead::decode(head, stamp, at) {
+            Ok(head) => head,
+            Err(_) => {
+                let marked = GroupHead::is_marked(head, stamp);
+                at = skip_group(&mut window, at, stamp, marked, &mut found)?;
+                continue;
+            }
         };
         let whole = walk_group(&mut window, &head, hasher, &mut found)?;
         // The length of a group that is not whole is as good as its head, which was.
@@ -78,6 +82,36 @@ pub(crate) fn walk(file: &dyn DiskFile, stamp: u64, hasher: &Hasher) -> io::Resu
         at = after;
     }
     Ok(found)
+}
+
+/// Counts the records of a group whose head is damaged, as far as they can be found, and says where to look on. `marked`:
+/// there was a group for sure; otherwise only its records tell.
+fn skip_group(
+    window: &mut Window<'_>,
+    begin: u64,
+    stamp: u64,
+    marked: bool,
+    found: &mut Walk,
+) -> io::Result<u64> {
+    let (mut at, mut records) = (begin + GROUP_HEAD, 0);
+    loop {
+        let fixed = window.get(at, FIXED)?;
+        let Ok(length) = Record::header_bytes(fixed, at) else {
+            break;
+        };
+        let header = window.get(at, length as usize)?;
+        match Record::decode(header, at) {
+            Ok(record) if record.stamp == stamp => at = record.layout.end(),
+            _ => break,
+        }
+        records += 1;
+    }
+    if records == 0 {
+        found.broken += u64::from(marked);
+        return Ok(begin + BLOCK);
+    }
+    found.broken += records;
+    Ok(at.next_multiple_of(BLOCK))
 }
 
 /// Returns how many of the group's records are whole.
