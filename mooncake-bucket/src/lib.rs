@@ -50,6 +50,7 @@
 #![deny(unsafe_code)]
 
 mod append;
+mod audit;
 mod backend;
 mod bucket;
 mod config;
@@ -64,6 +65,7 @@ mod get_batch;
 mod hash;
 mod ids;
 mod index;
+mod inspect;
 mod list;
 mod name;
 mod open;
@@ -80,7 +82,8 @@ mod workers;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-pub use backend::{Accounting, BucketStorageBackend, Measured, OpenOptions};
+pub use audit::{Audit, Measured};
+pub use backend::{Accounting, BucketStorageBackend, OpenOptions};
 pub use config::{BucketConfig, Eviction};
 pub use counters::Counts;
 pub use disk::{
@@ -91,6 +94,7 @@ pub use format::{FORMAT_VERSION, Flaw, record::MAX_VALUE_BYTES};
 pub use gc::{BucketGcWorker, Candidate, CandidateKind, GcConfig, GcReport};
 pub use get::{Stat, Value};
 pub use get_batch::GetInto;
+pub use inspect::{Inspection, RecordState, SeenBucket, SeenRecord, SeenTombstone, Totals};
 pub use list::{Cursor, Listed, Page, Unlisted};
 pub use name::{Incarnation, MAX_NAME_BYTES, Name};
 pub use open::Recovery;

@@ -14,7 +14,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::{
     append::{Appender, Limits},
-    backend::Measured,
+    audit::Audit,
     bucket::{Bucket, Stage},
     config::BucketConfig,
     control::Controls,
@@ -65,6 +65,8 @@ pub(crate) struct Storage {
     pub(crate) closed: AtomicBool,
     /// Buckets that the disk did not let be sealed.
     unsealed: Mutex<Vec<Arc<Appender>>>,
+    /// What the last look at the directory found.
+    pub(crate) audited: Mutex<Option<Audit>>,
     /// Compactions that the disk did not let end.
     pub(crate) unfinished: Mutex<Vec<Unfinished>>,
     /// Keeps others out as long as anything here may write.
@@ -142,6 +144,7 @@ impl Storage {
             sealer: Mutex::default(),
             closed: AtomicBool::new(false),
             unsealed: Mutex::default(),
+            audited: Mutex::default(),
             unfinished: Mutex::default(),
             held: Mutex::default(),
             config,
@@ -472,34 +475,6 @@ pub(crate) fn unless_gone(done: io::Result<()>) -> io::Result<()> {
     match done {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
-    }
-}
-
-impl Storage {
-    /// What the directory says of itself.
-    pub(crate) fn measure(&self) -> io::Result<Measured> {
-        let mut measured = Measured::default();
-        for found in self.disk.list()? {
-            match FileName::parse(&found.name).filter(|_| found.is_file) {
-                None => measured.foreign_files += 1,
-                Some(FileName::Lock) => {}
-                Some(FileName::Quarantined) => measured.quarantined_bytes += found.bytes,
-                Some(_) => match self
-                    .disk
-                    .open(&found.name)
-                    .and_then(|file| file.allocated())
-                {
-                    Ok(allocated) => {
-                        measured.file_bytes += found.bytes;
-                        measured.allocated_bytes += allocated;
-                    }
-                    // It went since it was listed.
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                    Err(error) => return Err(error),
-                },
-            }
-        }
-        Ok(measured)
     }
 }
 

@@ -219,8 +219,7 @@ impl TombstoneLog {
             .map(|number| read_log(pen.disk, *number, self.storage))
             .collect::<io::Result<Vec<_>>>()
             .map(|logs| {
-                let stones = logs.into_iter().flat_map(|(stones, _)| stones);
-                let mut all: Vec<_> = stones.collect();
+                let mut all = logs.concat();
                 all.retain(|stone| !gone(stone));
                 all.sort_unstable();
                 all.dedup();
@@ -236,26 +235,42 @@ impl TombstoneLog {
     }
 }
 
-/// Reads a log; `true`: its last frame is not whole. Of a frame that was appended a crash may have left anything, since
-/// it was never acknowledged; anything else that is wrong is an error of invalid data. (A last frame that was whole and
-/// then went bad looks the same as one that never was.)
-pub(crate) fn read_log(
-    disk: &dyn Disk,
-    number: u32,
-    storage: [u8; 16],
-) -> io::Result<(Vec<Tombstone>, bool)> {
-    let flawed = |flaw| io::Error::new(io::ErrorKind::InvalidData, flaw);
+/// What a log says, as far as it can be read.
+#[derive(Debug)]
+pub(crate) struct LogRead {
+    pub(crate) stones: Vec<Tombstone>,
+    /// Its last frame is not whole. Of a frame that was appended a crash may have left anything, since it was never
+    /// acknowledged. (A last frame that was whole and then went bad looks the same as one that never was.)
+    pub(crate) torn: bool,
+    /// Something else is wrong: what else it said nobody knows.
+    pub(crate) flaw: Option<Flaw>,
+}
+
+/// Reads a log. Behind what is damaged it goes on with the next whole frame.
+pub(crate) fn scan_log(disk: &dyn Disk, number: u32, storage: [u8; 16]) -> io::Result<LogRead> {
     let bytes = crate::disk::read_all(disk, &FileName::Tombstones(number).text())?;
-    let head = Head::decode(&bytes, head::LOG).map_err(flawed)?;
-    if head.storage != storage || head.id != number {
-        return Err(flawed(Flaw::Place));
-    }
-    let (mut all, mut at, mut frames) = (Vec::new(), BLOCK as usize, 0);
+    let mut read = LogRead {
+        stones: Vec::new(),
+        torn: false,
+        flaw: None,
+    };
+    let head = match Head::decode(&bytes, head::LOG) {
+        Ok(head) if head.storage == storage && head.id == number => head,
+        Ok(_) => {
+            read.flaw = Some(Flaw::Place);
+            return Ok(read);
+        }
+        Err(flaw) => {
+            read.flaw = Some(flaw);
+            return Ok(read);
+        }
+    };
+    let (mut at, mut frames) = (BLOCK as usize, 0);
     while at < bytes.len() || (at as u64) < head.born {
         let rest = bytes.get(at..).unwrap_or_default();
         let flaw = match tombstone::decode(rest, head.stamp) {
             Ok((number, entries, length)) if number == frames => {
-                all.extend(entries);
+                read.stones.extend(entries);
                 at += length as usize;
                 frames += 1;
                 continue;
@@ -265,16 +280,34 @@ pub(crate) fn read_log(
         };
         // Frames are appended one at a time: one behind this says that this one was whole once.
         let mut behind = (at + BLOCK as usize..bytes.len()).step_by(BLOCK as usize);
-        let was_whole = (at as u64) < head.born
-            || behind.any(|at| {
-                let later = tombstone::decode(&bytes[at..], head.stamp);
-                later.is_ok_and(|(number, _, _)| number > frames)
-            });
-        if was_whole {
-            return Err(flawed(flaw));
+        let later = behind.find_map(|at| {
+            let (number, _, _) = tombstone::decode(&bytes[at..], head.stamp).ok()?;
+            (number > frames).then_some((at, number))
+        });
+        match later {
+            Some((later, number)) => {
+                read.flaw.get_or_insert(flaw);
+                (at, frames) = (later, number);
+            }
+            None if (at as u64) < head.born => {
+                read.flaw.get_or_insert(flaw);
+                break;
+            }
+            None => {
+                tracing::warn!(log = number, %flaw, "the last frame of a log of tombstones is not whole");
+                read.torn = true;
+                break;
+            }
         }
-        tracing::warn!(log = number, %flaw, "the last frame of a log of tombstones is not whole");
-        return Ok((all, true));
     }
-    Ok((all, false))
+    Ok(read)
+}
+
+/// The tombstones of a log; what is wrong with it, but for a torn end, is an error of invalid data.
+fn read_log(disk: &dyn Disk, number: u32, storage: [u8; 16]) -> io::Result<Vec<Tombstone>> {
+    let read = scan_log(disk, number, storage)?;
+    match read.flaw {
+        Some(flaw) => Err(io::Error::new(io::ErrorKind::InvalidData, flaw)),
+        None => Ok(read.stones),
+    }
 }

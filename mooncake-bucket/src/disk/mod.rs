@@ -18,6 +18,8 @@ pub struct Found {
     pub name: String,
     /// Its length.
     pub bytes: u64,
+    /// What it takes on the disk.
+    pub allocated_bytes: u64,
     /// A plain file; anything else is not ours.
     pub is_file: bool,
 }

@@ -31,6 +31,7 @@ const MOST_PIECES: usize = 1024;
 pub struct RealDisk {
     path: PathBuf,
     directory: File,
+    reads_only: bool,
     wants_direct: bool,
     direct: AtomicBool,
     rings: Option<Rings>,
@@ -56,11 +57,54 @@ impl RealDisk {
         Ok(Self {
             path,
             directory,
+            reads_only: false,
             wants_direct: false,
             direct: AtomicBool::new(false),
             rings: None,
             engine: Engine::Calls("nothing else was asked for".into()),
         })
+    }
+
+    /// Opens a directory that is there, to look at it: whatever would change it is refused.
+    pub fn read_only(path: impl Into<PathBuf>) -> io::Result<Self> {
+        let path = path.into();
+        let directory = File::open(&path)?;
+        if !directory.metadata()?.is_dir() {
+            return Err(io::ErrorKind::NotADirectory.into());
+        }
+        Ok(Self {
+            path,
+            directory,
+            reads_only: true,
+            wants_direct: false,
+            direct: AtomicBool::new(false),
+            rings: None,
+            engine: Engine::Calls("it is only looked at".into()),
+        })
+    }
+
+    /// Who has the directory locked, in their own words; `None`: nobody, as far as the kernel tells. The lock is not
+    /// touched for that, so nobody is kept from it.
+    pub fn holder(&self) -> io::Result<Option<String>> {
+        let path = self.path.join(LOCK);
+        let inode = match std::fs::metadata(&path) {
+            Ok(metadata) => metadata.ino(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let words = std::fs::read_to_string(&path)?;
+        let locks = std::fs::read_to_string("/proc/locks")?;
+        Ok(locks
+            .lines()
+            .any(|line| is_locked(line, inode))
+            .then_some(words))
+    }
+
+    fn may_write(&self) -> io::Result<()> {
+        match self.reads_only {
+            true => Err(io::ErrorKind::ReadOnlyFilesystem.into()),
+            false => Ok(()),
+        }
     }
 
     /// Reads past the page cache, if the file system can; that is tried once the directory is locked.
@@ -118,6 +162,16 @@ impl RealDisk {
     }
 }
 
+/// Whether a line of `/proc/locks` is of an exclusive lock of a whole file with this inode, see proc(5). Devices are not
+/// compared: some file systems give files another one than the kernel's locks have.
+fn is_locked(line: &str, inode: u64) -> bool {
+    let mut words = line.split_whitespace().skip(1);
+    let kind = [words.next(), words.next(), words.next()];
+    let file = words.nth(1).and_then(|file| file.rsplit(':').next());
+    kind == [Some("FLOCK"), Some("ADVISORY"), Some("WRITE")]
+        && file.is_some_and(|number| number.parse() == Ok(inode))
+}
+
 /// Makes a directory, and those above it, each durable by a `sync` of the one that it is in.
 fn make_directory(path: &Path, sync: &mut dyn FnMut(&Path) -> io::Result<()>) -> io::Result<()> {
     let above = |path: &Path| match path.parent() {
@@ -146,12 +200,13 @@ fn make_directory(path: &Path, sync: &mut dyn FnMut(&Path) -> io::Result<()>) ->
 
 impl Disk for RealDisk {
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        self.may_write()?;
         let mut options = OpenOptions::new();
         self.file(name, options.read(true).write(true).create_new(true))
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        self.file(name, OpenOptions::new().read(true).write(true))
+        self.file(name, OpenOptions::new().read(true).write(!self.reads_only))
     }
 
     fn list(&self) -> io::Result<Vec<Found>> {
@@ -167,6 +222,7 @@ impl Disk for RealDisk {
             all.push(Found {
                 name: entry.file_name().to_string_lossy().into_owned(),
                 bytes: metadata.len(),
+                allocated_bytes: metadata.blocks() * 512,
                 is_file: metadata.is_file(),
             });
         }
@@ -174,10 +230,12 @@ impl Disk for RealDisk {
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.may_write()?;
         std::fs::rename(self.path.join(from), self.path.join(to))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
+        self.may_write()?;
         std::fs::remove_file(self.path.join(name))
     }
 
@@ -205,6 +263,7 @@ impl Disk for RealDisk {
     }
 
     fn lock(&self, words: &str) -> Result<Box<dyn Send + Sync>, LockFailure> {
+        self.may_write().map_err(LockFailure::Io)?;
         let mut options = OpenOptions::new();
         let mut file = options
             .read(true)
@@ -357,6 +416,41 @@ mod tests {
             synced(&root.join("a/b/../d")),
             [root.clone(), root.join("a")]
         );
+    }
+
+    #[test]
+    fn locks_are_found_by_their_inode() {
+        let line = "2: FLOCK  ADVISORY  WRITE 1234 fe:00:5678 0 EOF";
+        assert!(is_locked(line, 5678));
+        assert!(!is_locked(line, 1234) && !is_locked("", 5678));
+        // Whoever waits for it has another line.
+        assert!(!is_locked(
+            "2: -> FLOCK  ADVISORY  WRITE 12 fe:00:5678 0 EOF",
+            5678
+        ));
+        assert!(!is_locked(
+            "3: POSIX  ADVISORY  WRITE 1234 fe:00:5678 0 EOF",
+            5678
+        ));
+    }
+
+    #[test]
+    fn who_looks_sees_the_holder_and_changes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let looks = RealDisk::read_only(folder.path()).unwrap();
+        assert_eq!(looks.holder().unwrap(), None);
+        let disk = RealDisk::open(folder.path()).unwrap();
+        let held = disk.lock("this test").map_err(|_| "locked").unwrap();
+        assert_eq!(looks.holder().unwrap().as_deref(), Some("this test"));
+        disk.create("a").unwrap().write_at(0, &[b"abc"]).unwrap();
+        assert!(looks.create("b").is_err() && looks.remove("a").is_err());
+        assert!(looks.rename("a", "b").is_err() && looks.lock("x").is_err());
+        let file = looks.open("a").unwrap();
+        assert!(file.write_at(0, &[b"x"]).is_err() && file.set_len(0).is_err());
+        assert_eq!(crate::disk::read_all(&looks, "a").unwrap(), b"abc");
+        drop(held);
+        assert_eq!(looks.holder().unwrap(), None);
+        assert!(RealDisk::read_only(folder.path().join("a")).is_err());
     }
 
     #[test]
