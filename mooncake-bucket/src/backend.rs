@@ -65,6 +65,13 @@ impl OpenOptions {
         self
     }
 
+    /// Opens only what is a storage already: a directory that is none is refused and left as it is.
+    #[must_use]
+    pub fn existing(mut self, existing: bool) -> Self {
+        self.choices.existing = existing;
+        self
+    }
+
     /// Takes a directory with a damaged log of tombstones. What can be read of that counts, and the log is set aside;
     /// what else it said is dead is served again, so whoever removed it has to do so anew.
     #[must_use]
@@ -76,6 +83,9 @@ impl OpenOptions {
     /// Opens a directory of the operating system; one that is not there is made.
     pub fn open(self, path: impl AsRef<Path>) -> Result<BucketStorageBackend, OpenError> {
         let path = path.as_ref();
+        if self.choices.existing && !path.is_dir() {
+            return Err(OpenError::NoStorage);
+        }
         let disk = RealDisk::open(path);
         let mut disk = disk.map_err(OpenError::io(format!("opening {}", path.display())))?;
         if self.config.direct_reads {

@@ -86,6 +86,7 @@ pub(crate) fn unix_seconds() -> u64 {
 pub(crate) struct Choices {
     pub(crate) adopt: bool,
     pub(crate) lenient: bool,
+    pub(crate) existing: bool,
 }
 
 /// Takes the directory, makes it a storage or recovers the one that is there.
@@ -95,6 +96,13 @@ pub(crate) fn open(
     choices: Choices,
 ) -> Result<(Storage, Recovery, Held), OpenError> {
     config.check()?;
+    if choices.existing {
+        // Before anything is written, be it only the lock.
+        let survey = Survey::new(&*disk)?;
+        if survey.identity.is_none() && !survey.has_ours() {
+            return Err(OpenError::NoStorage);
+        }
+    }
     let begun = std::time::Instant::now();
     let words = format!(
         "process {}, since {} (seconds since 1970)",

@@ -219,6 +219,14 @@ fn a_place_without_a_storage_is_none_and_stays_as_it_is() {
     let looked = Inspection::open_on(Arc::new(disk.clone()));
     assert!(matches!(looked, Err(OpenError::NoStorage)), "{looked:?}");
     assert_eq!(disk.list().unwrap().len(), 1);
+    let opened = || OpenOptions::new(config()).existing(true);
+    let refused = opened().open_on(Arc::new(disk.clone()));
+    assert!(matches!(refused, Err(OpenError::NoStorage)), "{refused:?}");
+    assert_eq!(disk.list().unwrap().len(), 1);
+    let refused = opened().open("/nowhere/at/all");
+    assert!(matches!(refused, Err(OpenError::NoStorage)), "{refused:?}");
+    drop(open(&disk));
+    assert!(opened().open_on(Arc::new(disk.clone())).is_ok());
     let nowhere = Inspection::open("/nowhere/at/all");
     assert!(matches!(nowhere, Err(OpenError::Io { .. })), "{nowhere:?}");
 }
