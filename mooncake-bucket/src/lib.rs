@@ -47,6 +47,10 @@
 //! [`BucketStorageBackend`] (what callers hold) → put, get, remove, collect, recover (drivers) → index, choices,
 //! budgets (pure) and the format (bytes; see `FORMAT.md`) → [`Disk`] (the operating system, or a simulated one that
 //! loses whatever it may).
+//!
+//! # Features
+//!
+//! `fuzzing`: ways in for the fuzz targets of this workspace, which may change at any time.
 #![deny(unsafe_code)]
 
 mod append;
@@ -59,6 +63,8 @@ mod counters;
 mod disk;
 mod error;
 mod format;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod gc;
 mod get;
 mod get_batch;

@@ -5,7 +5,9 @@ mod page;
 
 use std::collections::BTreeSet;
 
+use mooncake_cli::bench::bucket::BucketReport;
 use mooncake_cli::bench::cpp::CppReplay;
+use mooncake_cli::bench::master::{Figure, Goal};
 use mooncake_cli::bench::transfer::{RoleReport, RoleRow};
 use mooncake_cli::bench::{Bar, Figures, Other, Report, Row, Yardstick};
 use mooncake_cli::commands::bucket::Whose;
@@ -87,7 +89,7 @@ fn measured_rows_have_the_fields_of_the_page() {
             met: true,
         })
     };
-    let other = Other {
+    let other = || Other {
         system: "cpp".to_owned(),
         gb_per_s: 1.0,
         ops_per_s: 1.0,
@@ -115,7 +117,7 @@ fn measured_rows_have_the_fields_of_the_page() {
         bar: bar(),
         cpu_ratio: 1.0,
         cpu_bar: None,
-        others: vec![other],
+        others: vec![other()],
         master: None,
         repeat: "mooncake bench store".to_owned(),
     };
@@ -130,6 +132,20 @@ fn measured_rows_have_the_fields_of_the_page() {
         others: Vec::new(),
         ..row
     };
+    let mut fio = other();
+    fio.bar = None;
+    let measured = Row {
+        others: vec![fio],
+        ..row.clone()
+    };
+    let figure = Figure::new("a", 1.0, "s").should_be(Goal::at_most(2.0));
+    check(
+        "bench bucket",
+        &BucketReport {
+            rows: vec![measured],
+            figures: vec![figure],
+        },
+    );
     let row = row.should_take_at_most(1.15);
     check("bench transfer", &Report { rows: vec![row] });
     let row = RoleRow {

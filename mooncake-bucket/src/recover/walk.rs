@@ -29,6 +29,8 @@ const WINDOW: usize = 1 << 20;
 /// A file, read ahead.
 struct Window<'a> {
     file: &'a dyn DiskFile,
+    /// Where it ends: what is said to lie behind that takes no memory.
+    end: u64,
     at: u64,
     bytes: Vec<u8>,
 }
@@ -36,9 +38,11 @@ struct Window<'a> {
 impl Window<'_> {
     /// What is at `at`; shorter than `length` only where the file ends.
     fn get(&mut self, at: u64, length: usize) -> io::Result<&[u8]> {
+        let left = usize::try_from(self.end.saturating_sub(at)).unwrap_or(usize::MAX);
+        let length = length.min(left);
         let end = at + length as u64;
         if at < self.at || end > self.at + self.bytes.len() as u64 {
-            self.bytes.resize(length.max(WINDOW), 0);
+            self.bytes.resize(length.max(WINDOW.min(left)), 0);
             let read = self.file.read_at(at, &mut self.bytes)?;
             self.bytes.truncate(read);
             self.at = at;
@@ -55,6 +59,7 @@ pub(crate) fn walk(file: &dyn DiskFile, stamp: u64, hasher: &Hasher) -> io::Resu
     let end = file.len()?;
     let mut window = Window {
         file,
+        end,
         at: 0,
         bytes: Vec::new(),
     };
