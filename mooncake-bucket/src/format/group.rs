@@ -106,6 +106,9 @@ impl Plan {
     }
 }
 
+/// Values from this size on are written from where they are. Copies of smaller ones cost less than one more piece.
+const APART: usize = 1024;
+
 /// A group as it goes to the disk: pieces that follow each other.
 #[derive(Debug)]
 pub(crate) struct Encoded<'a> {
@@ -141,7 +144,7 @@ impl<'a> Encoded<'a> {
                 layout.aligned,
             );
             heads.resize((layout.value_at() - apart) as usize, 0);
-            if layout.aligned {
+            if layout.aligned || record.value.len() >= APART {
                 encoded.values.push((heads.len(), record.value));
                 apart += record.value.len() as u64;
             } else {

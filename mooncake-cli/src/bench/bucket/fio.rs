@@ -58,6 +58,9 @@ impl Fio {
                 "--ioengine=psync".to_owned(),
                 format!("--bs={block}"),
                 format!("--fdatasync={sync_after}"),
+                // The file grows, as ours do, and is a new one each time.
+                "--fallocate=none".to_owned(),
+                "--unlink=1".to_owned(),
             ]),
             Job::Read { block, depth } => words.extend([
                 "--rw=randread".to_owned(),

@@ -8,8 +8,8 @@ use super::site::{Contents, Pages, key, scatter};
 use crate::bench::{Contender, Sample, own_cpu};
 use crate::output::Failure;
 
-/// Values of one call. The storage has 32 of them under way at a time.
-const BATCH: usize = 128;
+/// What one call reads. The storage has 32 values of it under way at a time.
+const CALL_BYTES: usize = 128 << 20;
 
 /// One caller that reads batches.
 #[derive(Debug)]
@@ -20,6 +20,8 @@ pub(super) struct Gets<'a> {
     count: u64,
     next: u64,
     memory: Pages,
+    /// Values of one call.
+    batch: u64,
 }
 
 impl<'a> Gets<'a> {
@@ -36,14 +38,15 @@ impl<'a> Gets<'a> {
             value_bytes,
             count,
             next: 0,
-            memory: Pages::new(BATCH * value_bytes),
+            memory: Pages::new(CALL_BYTES),
+            batch: (CALL_BYTES / value_bytes) as u64,
         }
     }
 
     fn read(&mut self) -> Result<Vec<u64>, Failure> {
-        let numbers = (self.next..self.next + BATCH as u64).map(|it| scatter(it) % self.count);
+        let numbers = (self.next..self.next + self.batch).map(|it| scatter(it) % self.count);
         let numbers: Vec<u64> = numbers.collect();
-        self.next += BATCH as u64;
+        self.next += self.batch;
         let keys: Vec<String> = numbers.iter().map(|number| key(*number)).collect();
         let parts = self.memory.bytes().chunks_exact_mut(self.value_bytes);
         let mut gets: Vec<_> = keys
@@ -71,7 +74,7 @@ impl Contender for Gets<'_> {
             numbers = self.read()?;
             let now = Instant::now();
             sample.latency.record(now - last);
-            sample.operations += BATCH as u64;
+            sample.operations += self.batch;
             last = now;
         }
         sample.wall = last - start;

@@ -18,8 +18,6 @@ pub(super) struct Restarts {
     records: u64,
     /// What the index takes for a record.
     pub(super) index_bytes: f64,
-    /// What the process grew by for a record when it was first opened.
-    pub(super) resident_bytes: Option<f64>,
 }
 
 impl Restarts {
@@ -31,7 +29,6 @@ impl Restarts {
             path: site.path("storage"),
             records,
             index_bytes: 0.0,
-            resident_bytes: None,
         })
     }
 }
@@ -40,7 +37,7 @@ impl Contender for Restarts {
     fn round(&mut self, budget: Duration) -> Result<Sample, Failure> {
         let mut sample = Sample::default();
         while sample.wall < budget {
-            let (cpu, resident, start) = (own_cpu(), resident(), Instant::now());
+            let (cpu, start) = (own_cpu(), Instant::now());
             let storage = open(&self.path, BucketConfig::default())?;
             let took = start.elapsed();
             sample.cpu += own_cpu() - cpu;
@@ -55,20 +52,9 @@ impl Contender for Restarts {
                 )));
             }
             self.index_bytes = storage.index_memory_bytes() as f64 / self.records as f64;
-            let grown = self::resident().saturating_sub(resident);
-            // Later ones get the memory that the first one gave back.
-            self.resident_bytes
-                .get_or_insert(grown as f64 / self.records as f64);
         }
         Ok(sample)
     }
-}
-
-/// What this process has in memory, see proc(5); 0 where that is not told.
-fn resident() -> u64 {
-    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages = text.split(' ').nth(1).and_then(|pages| pages.parse().ok());
-    pages.unwrap_or(0u64) * rustix::param::page_size() as u64
 }
 
 /// The limit: the indexes of the same buckets, read plainly.
