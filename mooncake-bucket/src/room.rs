@@ -2,9 +2,12 @@
 //!
 //! Puts leave some room to compactions and tombstones, or a storage that is full could never free any.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use crate::{
@@ -16,6 +19,9 @@ use crate::{
     index::Entry,
     storage::Storage,
 };
+
+/// How long a put waits for a bucket to be sealed that could go then.
+const SEAL_WAIT: Duration = Duration::from_secs(2);
 
 /// What is known of a bucket when one has to go.
 #[derive(Clone, Copy, Debug)]
@@ -144,7 +150,10 @@ impl Storage {
                 return Ok(promise);
             }
             drop(promise);
-            let room = needed_bytes <= capacity_bytes && self.evict_one().is_some();
+            // One makes room for all who wait for some, or each of them would evict a bucket.
+            let room = needed_bytes <= capacity_bytes
+                && self.config.eviction != Eviction::None
+                && self.make_room(needed_bytes);
             if !room {
                 Counters::add(&self.counters.refused_full, records as u64);
                 return Err(PutError::Full {
@@ -249,6 +258,34 @@ impl Storage {
             idle_ms: now.saturating_sub(bucket.read_at.load(Ordering::Relaxed)),
         });
         ranks.collect()
+    }
+
+    /// Evicts a bucket, unless somebody else has made the room meanwhile; `false`: there is none to evict.
+    fn make_room(&self, needed_bytes: u64) -> bool {
+        let _turn = self.making_room.lock();
+        let until = Instant::now() + SEAL_WAIT;
+        loop {
+            let fill = self.fill_for_puts();
+            let promised = self.promised.load(Ordering::Acquire);
+            let used_bytes = fill.used_bytes + self.due_bytes() + promised;
+            if used_bytes.saturating_add(needed_bytes) <= fill.capacity_bytes
+                || self.evict_one().is_some()
+            {
+                return true;
+            }
+            // What is full may just be being sealed, and can be evicted then.
+            if !self.is_sealing() || Instant::now() >= until {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Whether the housekeeping thread has buckets to seal.
+    fn is_sealing(&self) -> bool {
+        let closed = |bucket: &&Arc<Bucket>| bucket.stage() == Stage::Closed;
+        let closed = self.buckets.read().values().filter(closed).count();
+        self.sealer.lock().is_some() && closed > self.unsealed.lock().len()
     }
 
     /// Evicts one bucket, as the policy says; `None`: there is none.

@@ -64,7 +64,9 @@ pub(crate) struct Storage {
     pub(crate) sealer: Mutex<Option<std::sync::mpsc::Sender<Arc<Appender>>>>,
     pub(crate) closed: AtomicBool,
     /// Buckets that the disk did not let be sealed.
-    unsealed: Mutex<Vec<Arc<Appender>>>,
+    pub(crate) unsealed: Mutex<Vec<Arc<Appender>>>,
+    /// Held by the put that evicts for all that need room.
+    pub(crate) making_room: Mutex<()>,
     /// What the last look at the directory found.
     pub(crate) audited: Mutex<Option<Audit>>,
     /// Compactions that the disk did not let end.
@@ -144,6 +146,7 @@ impl Storage {
             sealer: Mutex::default(),
             closed: AtomicBool::new(false),
             unsealed: Mutex::default(),
+            making_room: Mutex::default(),
             audited: Mutex::default(),
             unfinished: Mutex::default(),
             held: Mutex::default(),

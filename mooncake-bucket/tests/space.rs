@@ -137,6 +137,37 @@ fn with_a_policy_puts_make_their_own_room() {
     }
 }
 
+/// Many callers at the end of the capacity: one bucket goes for all of them, and nobody is refused since all that could go
+/// are just going, or just being sealed.
+#[test]
+fn callers_that_need_room_at_once_share_what_is_evicted() {
+    for housekeeping in [false, true] {
+        let disk = SimDisk::new();
+        let mut config = config();
+        config.bucket_bytes = 128 << 10;
+        config.capacity_bytes = 1 << 20;
+        config.eviction = Eviction::Fifo;
+        config.housekeeping = housekeeping;
+        let backend = open(&disk, config);
+        disk.set_sync_time(Duration::from_millis(2));
+        std::thread::scope(|scope| {
+            for caller in 0..8 {
+                let backend = &backend;
+                scope.spawn(move || {
+                    for number in 0..60 {
+                        put(backend, caller * 1000 + number, 10_000).unwrap();
+                    }
+                });
+            }
+        });
+        let counts = backend.counts();
+        assert_eq!((counts.put_records, counts.refused_full), (480, 0));
+        assert!(counts.evicted_buckets > 20, "{counts:?}");
+        // All the room that puts have is used, but for a bucket or two.
+        assert!(backend.len() > 55, "{} left of {counts:?}", backend.len());
+    }
+}
+
 #[test]
 fn a_full_disk_is_an_answer_and_what_was_stored_stays() {
     let disk = SimDisk::new();

@@ -9,7 +9,7 @@ use crate::bench::{Contender, Sample, own_cpu};
 use crate::output::Failure;
 
 /// What one call reads. The storage has 32 values of it under way at a time.
-const CALL_BYTES: usize = 128 << 20;
+pub(super) const CALL_BYTES: usize = 128 << 20;
 
 /// One caller that reads batches.
 #[derive(Debug)]

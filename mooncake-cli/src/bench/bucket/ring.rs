@@ -3,6 +3,7 @@
 
 #![expect(unsafe_code, reason = "the kernel writes to memory by itself")]
 
+use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 use io_uring::{IoUring, opcode, types::Fd};
 use rustix::fs::OFlags;
 
+use super::get::CALL_BYTES;
 use super::site::{Pages, disk, scatter};
 use crate::bench::{Contender, Sample, own_cpu};
 use crate::output::Failure;
@@ -29,6 +31,9 @@ pub(super) struct RingReads {
     depth: usize,
     next: u64,
     memory: Pages,
+    /// Blocks of the memory that no read has. There are as many as ours are read to, since how fast a disk is depends on
+    /// where its bytes go.
+    free: VecDeque<usize>,
 }
 
 impl RingReads {
@@ -54,7 +59,8 @@ impl RingReads {
             block,
             depth,
             next: 0,
-            memory: Pages::new(block * depth),
+            memory: Pages::new(CALL_BYTES),
+            free: (0..CALL_BYTES / block).collect(),
         })
     }
 
@@ -66,8 +72,10 @@ impl RingReads {
         (which, (number >> 20) % blocks * BLOCK)
     }
 
-    fn begin(&mut self, slot: usize) -> io::Result<()> {
+    fn begin(&mut self, begun: &mut [Instant], now: Instant) -> io::Result<()> {
         let (which, at) = self.place();
+        let slot = self.free.pop_front().ok_or(io::ErrorKind::OutOfMemory)?;
+        begun[slot] = now;
         let file = Fd(self.files[which].0.as_raw_fd());
         let block = self.block;
         let into = self.memory.bytes()[slot * block..].as_mut_ptr();
@@ -77,7 +85,7 @@ impl RingReads {
             .user_data(slot as u64);
         let ring = self.ring.as_mut().expect("there is one");
         // SAFETY: the slot lies within memory that this owns, no other read has it, and the files stay open;
-        // `read_for` waits for all reads before it returns.
+        // `read_for` waits for all reads before it returns, whatever becomes of them.
         unsafe { ring.submission().push(&request) }.map_err(|_| io::ErrorKind::OutOfMemory.into())
     }
 
@@ -85,10 +93,12 @@ impl RingReads {
     fn read_for(&mut self, budget: Duration, sample: &mut Sample) -> io::Result<()> {
         let start = Instant::now();
         let (mut flying, mut failure) = (0, None);
-        let mut begun = vec![start; self.depth];
-        for slot in 0..self.depth {
-            self.begin(slot)?;
-            flying += 1;
+        let mut begun = vec![start; self.free.len()];
+        for _ in 0..self.depth {
+            match self.begin(&mut begun, start) {
+                Ok(()) => flying += 1,
+                Err(error) => failure = Some(error),
+            }
         }
         while flying > 0 {
             let ring = self.ring.as_mut().expect("there is one");
@@ -104,6 +114,7 @@ impl RingReads {
             let now = Instant::now();
             for (slot, result) in landed {
                 flying -= 1;
+                self.free.push_back(slot);
                 match usize::try_from(result) {
                     Ok(bytes) if bytes == self.block => {
                         sample.operations += 1;
@@ -113,9 +124,10 @@ impl RingReads {
                     Err(_) => failure = Some(io::Error::from_raw_os_error(-result)),
                 }
                 if failure.is_none() && now - start < budget {
-                    begun[slot] = now;
-                    self.begin(slot)?;
-                    flying += 1;
+                    match self.begin(&mut begun, now) {
+                        Ok(()) => flying += 1,
+                        Err(error) => failure = Some(error),
+                    }
                 }
             }
         }
