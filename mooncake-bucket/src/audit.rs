@@ -46,6 +46,9 @@ pub struct Audit {
     pub excess_bytes: u64,
 }
 
+/// By bucket, the length of its file and what that takes.
+type Lengths = HashMap<u32, (u64, u64)>;
+
 impl Storage {
     /// What the directory says of itself.
     pub(crate) fn measure(&self) -> io::Result<Measured> {
@@ -53,8 +56,8 @@ impl Storage {
     }
 
     /// The same, and each sealed bucket's length and what it takes.
-    fn look(&self) -> io::Result<(Measured, HashMap<u32, (u64, u64)>)> {
-        let (mut measured, mut sealed) = (Measured::default(), HashMap::new());
+    fn look(&self) -> io::Result<(Measured, Lengths)> {
+        let (mut measured, mut sealed) = (Measured::default(), Lengths::new());
         for found in self.disk.list()? {
             match FileName::parse(&found.name).filter(|_| found.is_file) {
                 None => measured.foreign_files += 1,

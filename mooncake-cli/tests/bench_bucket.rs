@@ -1,5 +1,4 @@
 //! `mooncake bench bucket` as a user runs it, whatever the disk's speed.
-#![expect(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
 use std::process::{Command, Stdio};
 

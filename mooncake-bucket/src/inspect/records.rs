@@ -46,6 +46,14 @@ pub struct SeenRecord {
     pub name: Result<(Vec<u8>, Vec<u8>), Flaw>,
 }
 
+/// Told of each record of a bucket, with what it takes to read it.
+type See<'a> = &'a mut dyn FnMut(
+    &dyn DiskFile,
+    &Looked,
+    &FooterEntry,
+    SeenRecord,
+) -> io::Result<ControlFlow<()>>;
+
 impl Inspection {
     /// Shows the records of a bucket in the order in which they lie, until `show` has seen enough.
     pub fn records(
@@ -88,16 +96,7 @@ impl Inspection {
         })
     }
 
-    fn each(
-        &self,
-        id: u32,
-        see: &mut dyn FnMut(
-            &dyn DiskFile,
-            &Looked,
-            &FooterEntry,
-            SeenRecord,
-        ) -> io::Result<ControlFlow<()>>,
-    ) -> Result<(), GetError> {
+    fn each(&self, id: u32, see: See<'_>) -> Result<(), GetError> {
         let looked = self.buckets.get(&id).ok_or(GetError::NotFound)?;
         let mut each = || -> io::Result<()> {
             let file = self.file(looked)?;

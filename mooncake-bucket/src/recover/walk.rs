@@ -70,13 +70,10 @@ pub(crate) fn walk(file: &dyn DiskFile, stamp: u64, hasher: &Hasher) -> io::Resu
     let mut at = BLOCK;
     while at < end {
         let head = window.get(at, GROUP_HEAD as usize)?;
-        let head = match GroupHead::decode(head, stamp, at) {
-            Ok(head) => head,
-            Err(_) => {
-                let marked = GroupHead::is_marked(head, stamp);
-                at = skip_group(&mut window, at, stamp, marked, &mut found)?;
-                continue;
-            }
+        let Ok(head) = GroupHead::decode(head, stamp, at) else {
+            let marked = GroupHead::is_marked(head, stamp);
+            at = skip_group(&mut window, at, stamp, marked, &mut found)?;
+            continue;
         };
         let whole = walk_group(&mut window, &head, hasher, &mut found)?;
         // The length of a group that is not whole is as good as its head, which was.

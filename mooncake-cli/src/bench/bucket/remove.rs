@@ -31,7 +31,7 @@ impl Removes {
     }
 
     /// Puts what is removed next, and lets go of what was removed.
-    fn prepare(&mut self) -> Result<(), Failure> {
+    fn prepare(&self) -> Result<(), Failure> {
         self.storage.seal();
         for candidate in self.storage.gc_candidates(&GcConfig::default()) {
             let done = self.storage.retire_bucket(candidate.bucket);
