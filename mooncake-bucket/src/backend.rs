@@ -14,6 +14,7 @@ use std::{
 
 use crate::{
     append::Appender,
+    audit::{Audit, Measured},
     bucket::Stage,
     config::BucketConfig,
     counters::Counts,
@@ -24,7 +25,7 @@ use crate::{
     get_batch::GetInto,
     list::{Cursor, Page},
     name::{Incarnation, Name},
-    open::{Recovery, open},
+    open::{Choices, Recovery, open},
     put::{Put, Stored},
     remove::{Removal, Removed},
     room::choose,
@@ -44,7 +45,7 @@ pub struct BucketStorageBackend {
 #[derive(Debug)]
 pub struct OpenOptions {
     config: BucketConfig,
-    adopt: bool,
+    choices: Choices,
 }
 
 impl OpenOptions {
@@ -53,20 +54,38 @@ impl OpenOptions {
     pub fn new(config: BucketConfig) -> Self {
         Self {
             config,
-            adopt: false,
+            choices: Choices::default(),
         }
     }
 
     /// Takes a directory whose identity file is lost, with all that is in it and has no tombstone.
     #[must_use]
     pub fn adopt(mut self, adopt: bool) -> Self {
-        self.adopt = adopt;
+        self.choices.adopt = adopt;
+        self
+    }
+
+    /// Opens only what is a storage already: a directory that is none is refused and left as it is.
+    #[must_use]
+    pub fn existing(mut self, existing: bool) -> Self {
+        self.choices.existing = existing;
+        self
+    }
+
+    /// Takes a directory with a damaged log of tombstones. What can be read of that counts, and the log is set aside;
+    /// what else it said is dead is served again, so whoever removed it has to do so anew.
+    #[must_use]
+    pub fn accept_damaged_logs(mut self, accept: bool) -> Self {
+        self.choices.lenient = accept;
         self
     }
 
     /// Opens a directory of the operating system; one that is not there is made.
     pub fn open(self, path: impl AsRef<Path>) -> Result<BucketStorageBackend, OpenError> {
         let path = path.as_ref();
+        if self.choices.existing && !path.is_dir() {
+            return Err(OpenError::NoStorage);
+        }
         let disk = RealDisk::open(path);
         let mut disk = disk.map_err(OpenError::io(format!("opening {}", path.display())))?;
         if self.config.direct_reads {
@@ -81,7 +100,7 @@ impl OpenOptions {
     /// Opens a directory of any disk.
     pub fn open_on(self, disk: Arc<dyn Disk>) -> Result<BucketStorageBackend, OpenError> {
         let housekeeping = self.config.housekeeping;
-        let (storage, recovery, held) = open(disk, self.config, self.adopt)?;
+        let (storage, recovery, held) = open(disk, self.config, self.choices)?;
         *storage.held.lock() = Some(held);
         let storage = Arc::new(storage);
         let housekeeper = if housekeeping {
@@ -107,6 +126,7 @@ impl OpenOptions {
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 fn keep_house(storage: &Weak<Storage>, full: &Receiver<Arc<Appender>>) {
+    let mut audited = Instant::now();
     loop {
         let next = full.recv_timeout(LOOK_EVERY);
         let Some(storage) = storage.upgrade() else {
@@ -114,7 +134,10 @@ fn keep_house(storage: &Weak<Storage>, full: &Receiver<Arc<Appender>>) {
         };
         match next {
             Ok(appender) => storage.seal_or_warn(&appender),
-            Err(RecvTimeoutError::Timeout) => maintain(&storage),
+            Err(RecvTimeoutError::Timeout) => {
+                maintain(&storage);
+                storage.audit_if_due(&mut audited);
+            }
             Err(RecvTimeoutError::Disconnected) => return,
         }
     }
@@ -164,20 +187,6 @@ pub struct Accounting {
     pub buckets: u64,
     /// Those of them that never change any more.
     pub sealed_buckets: u64,
-}
-
-/// What a look into the directory found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Measured {
-    /// The lengths of our files, but of the lock and of what is set aside.
-    pub file_bytes: u64,
-    /// What these take on the disk.
-    pub allocated_bytes: u64,
-    /// The lengths of the files that are set aside.
-    pub quarantined_bytes: u64,
-    /// Files that are not ours.
-    pub foreign_files: u64,
 }
 
 impl BucketStorageBackend {
@@ -248,8 +257,8 @@ impl BucketStorageBackend {
     }
 
     /// Lists about `most` records with their keys, from a cursor on. What is here all the time is listed, once or, if it
-    /// moved meanwhile, twice.
-    pub fn list(&self, from: Cursor, most: usize) -> Result<Page, GetError> {
+    /// moved meanwhile, twice. What cannot be read is counted, and the rest listed.
+    pub fn list(&self, from: Cursor, most: usize) -> Page {
         self.storage.list(from, most.max(1))
     }
 
@@ -263,6 +272,16 @@ impl BucketStorageBackend {
     /// compares that with the accounting does so while nothing is under way.
     pub fn measure(&self) -> std::io::Result<Measured> {
         self.storage.measure()
+    }
+
+    /// Compares the books with the directory, file by file where nothing can change, and without any lock.
+    pub fn audit(&self) -> std::io::Result<Audit> {
+        self.storage.audit()
+    }
+
+    /// What the last comparison found; `None`: there was none yet. See [`BucketConfig::audit_every`].
+    pub fn audited(&self) -> Option<Audit> {
+        *self.storage.audited.lock()
     }
 
     /// Drops a sealed bucket with all that is alive in it, durably. Says how many records that were. They are out of sight even

@@ -53,6 +53,8 @@ pub struct BucketConfig {
     pub open_files: usize,
     /// Threads that look at buckets when the storage is opened.
     pub open_threads: usize,
+    /// How often the books are compared with the directory, if there is [`housekeeping`](Self::housekeeping); zero: never.
+    pub audit_every: Duration,
     /// A thread seals what is full or old. Without it, whoever puts does the first, and
     /// [`maintain`](crate::BucketStorageBackend::maintain) the second.
     pub housekeeping: bool,
@@ -74,6 +76,7 @@ impl Default for BucketConfig {
             uring: true,
             open_files: open_files(),
             open_threads: 4,
+            audit_every: Duration::from_secs(60),
             housekeeping: true,
         }
     }

@@ -69,4 +69,8 @@ counters! {
     lost_records,
     /// Reads that found the file of their bucket gone.
     vanished_reads,
+    /// Comparisons of the books with the directory.
+    audits,
+    /// Sealed buckets that were not as the books said.
+    audit_mismatches,
 }

@@ -60,6 +60,9 @@ pub enum OpenError {
     /// There are buckets and nothing that says whose; see [`OpenOptions::adopt`](crate::OpenOptions::adopt).
     #[error("the directory has buckets but no identity; adopt it to keep them")]
     NoIdentity,
+    /// There is nothing of a storage, and nobody asked to make one.
+    #[error("there is no storage in the directory")]
+    NoStorage,
     /// A file without which nothing can be promised is damaged.
     #[error("{file} is damaged: {flaw}; nothing is served, since what was removed might come back")]
     Damaged { file: String, flaw: Flaw },
@@ -79,7 +82,9 @@ impl OpenError {
         match self {
             Self::Locked { .. } => Retry::Later,
             Self::Io { source, .. } => retry_of(source),
-            Self::Config { .. } | Self::NoIdentity | Self::Damaged { .. } => Retry::Never,
+            Self::Config { .. } | Self::NoIdentity | Self::NoStorage | Self::Damaged { .. } => {
+                Retry::Never
+            }
         }
     }
 }
@@ -192,6 +197,9 @@ pub enum GcError {
         what: &'static str,
         source: io::Error,
     },
+    /// There is no room for the copies, not even in what puts leave to collections.
+    #[error("copies of {needed_bytes} bytes do not fit: there is room for {room_bytes}")]
+    Full { needed_bytes: u64, room_bytes: u64 },
     /// The worker was told to stop.
     #[error("stopped")]
     Stopped,
@@ -206,7 +214,7 @@ impl GcError {
     pub fn retry(&self) -> Retry {
         match self {
             Self::Io { source, .. } => retry_of(source),
-            Self::Unavailable { .. } | Self::Stopped => Retry::Later,
+            Self::Unavailable { .. } | Self::Full { .. } | Self::Stopped => Retry::Later,
         }
     }
 }

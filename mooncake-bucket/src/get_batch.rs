@@ -72,6 +72,8 @@ impl Storage {
     pub(crate) fn get_batch_into(&self, gets: &mut [GetInto<'_>]) -> Vec<Result<Stat, GetError>> {
         // Each may be in another bucket, whose file is open until all of them are read.
         let most = (self.config.open_files / 4).max(1);
+        let few = self.buckets.read().len() <= most;
+        let most = if few { gets.len().max(1) } else { most };
         let parts = gets.chunks_mut(most);
         parts.flat_map(|part| self.get_some_into(part)).collect()
     }

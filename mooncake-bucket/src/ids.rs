@@ -7,7 +7,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::{
     control::Controls,
-    disk::{Disk, replace},
+    disk::Disk,
     format::{control::Control, file_name::FileName},
 };
 
@@ -38,8 +38,7 @@ impl Ids {
         if next == reserved {
             let below = next.checked_add(AHEAD).ok_or_else(used_up)?;
             let content = Control::Ids { below }.encode();
-            replace(disk, &FileName::Ids.text(), &content)?;
-            controls.set(FileName::Ids, content.len() as u64);
+            controls.replace(disk, FileName::Ids, &content)?;
             state.1 = below;
         }
         state.0 = after;

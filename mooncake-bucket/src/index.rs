@@ -126,8 +126,9 @@ struct Shard {
     len: u32,
     /// Puts that have begun, and whether each was removed meanwhile.
     begun: HashMap<KeyHash, Vec<(Incarnation, bool)>>,
-    /// Removed while they were written: their tombstones are of every copy, so none is put until they are gone.
-    removed: HashSet<(KeyHash, Incarnation)>,
+    /// Removed while they were written: their tombstones are of every copy, so none is put until they are gone. `true`: the
+    /// put has ended, and what it wrote has a tombstone of its own, so they can go.
+    removed: HashMap<(KeyHash, Incarnation), bool>,
 }
 
 impl Index {
@@ -177,7 +178,7 @@ impl Index {
                 };
             }
         }
-        if shard.removed.contains(&(hash, incarnation)) {
+        if shard.removed.contains_key(&(hash, incarnation)) {
             return BeginPut::Removed;
         }
         let begun = shard.begun.entry(hash).or_default();
@@ -188,15 +189,38 @@ impl Index {
         BeginPut::Go
     }
 
-    /// A tombstone of every copy of a record is there to stay.
+    /// A tombstone of every copy of a record is there to stay until the log is rewritten.
     pub(crate) fn refuse(&self, hash: KeyHash, incarnation: Incarnation) {
         let mut shard = self.shard(hash).write();
-        shard.removed.insert((hash, incarnation));
+        shard.removed.insert((hash, incarnation), true);
     }
 
-    /// A put that began has failed; `true`: it was removed meanwhile.
+    /// What is refused and has tombstones for each copy there is.
+    pub(crate) fn refused(&self) -> HashSet<(KeyHash, Incarnation)> {
+        let mut all = HashSet::new();
+        for shard in &self.shards {
+            let shard = shard.read();
+            let ended = shard.removed.iter().filter(|(_, ended)| **ended);
+            all.extend(ended.map(|(record, _)| *record));
+        }
+        all
+    }
+
+    /// The tombstone of every copy is gone.
+    pub(crate) fn allow(&self, hash: KeyHash, incarnation: Incarnation) {
+        let mut shard = self.shard(hash).write();
+        shard.removed.remove(&(hash, incarnation));
+    }
+
+    /// A put that began has failed, and what it may have written has a tombstone, or it panicked and nobody knows;
+    /// `true`: it was removed meanwhile.
     pub(crate) fn cancel_put(&self, hash: KeyHash, incarnation: Incarnation) -> bool {
-        self.shard(hash).write().end(hash, incarnation)
+        let mut shard = self.shard(hash).write();
+        let removed = shard.end(hash, incarnation);
+        if removed && !std::thread::panicking() {
+            shard.removed.insert((hash, incarnation), true);
+        }
+        removed
     }
 
     /// A put that began has ended with a durable record. `dead` is told of what cannot be read from now on, be
@@ -205,6 +229,8 @@ impl Index {
         let mut shard = self.shard(entry.hash).write();
         if shard.end(entry.hash, entry.incarnation) {
             dead(&entry);
+            let record = (entry.hash, entry.incarnation);
+            shard.removed.insert(record, true);
             return EndPut::Removed;
         }
         match shard.find_mut(entry.hash) {
@@ -237,7 +263,7 @@ impl Index {
         let begun = begun.and_then(|all| all.iter_mut().find(|(life, _)| *life == incarnation));
         if let Some((_, removed)) = begun {
             *removed = true;
-            shard.removed.insert((hash, incarnation));
+            shard.removed.insert((hash, incarnation), false);
             return BeginRemove::InFlight;
         }
         match shard.find_mut(hash) {

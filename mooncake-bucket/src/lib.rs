@@ -47,9 +47,14 @@
 //! [`BucketStorageBackend`] (what callers hold) → put, get, remove, collect, recover (drivers) → index, choices,
 //! budgets (pure) and the format (bytes; see `FORMAT.md`) → [`Disk`] (the operating system, or a simulated one that
 //! loses whatever it may).
+//!
+//! # Features
+//!
+//! `fuzzing`: ways in for the fuzz targets of this workspace, which may change at any time.
 #![deny(unsafe_code)]
 
 mod append;
+mod audit;
 mod backend;
 mod bucket;
 mod config;
@@ -58,12 +63,15 @@ mod counters;
 mod disk;
 mod error;
 mod format;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod gc;
 mod get;
 mod get_batch;
 mod hash;
 mod ids;
 mod index;
+mod inspect;
 mod list;
 mod name;
 mod open;
@@ -80,7 +88,8 @@ mod workers;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-pub use backend::{Accounting, BucketStorageBackend, Measured, OpenOptions};
+pub use audit::{Audit, Measured};
+pub use backend::{Accounting, BucketStorageBackend, OpenOptions};
 pub use config::{BucketConfig, Eviction};
 pub use counters::Counts;
 pub use disk::{
@@ -91,7 +100,8 @@ pub use format::{FORMAT_VERSION, Flaw, record::MAX_VALUE_BYTES};
 pub use gc::{BucketGcWorker, Candidate, CandidateKind, GcConfig, GcReport};
 pub use get::{Stat, Value};
 pub use get_batch::GetInto;
-pub use list::{Cursor, Listed, Page};
+pub use inspect::{Inspection, RecordState, SeenBucket, SeenRecord, SeenTombstone, Totals};
+pub use list::{Cursor, Listed, Page, Unlisted};
 pub use name::{Incarnation, MAX_NAME_BYTES, Name};
 pub use open::Recovery;
 pub use put::{Put, Stored};

@@ -1,6 +1,9 @@
 //! What is here, with keys: page by page, read from the records.
 
-use std::{io, sync::Arc};
+use std::{
+    io,
+    sync::{Arc, atomic::Ordering},
+};
 
 use crate::{
     bucket::Bucket,
@@ -36,6 +39,17 @@ pub struct Cursor {
     at: u64,
 }
 
+/// A bucket whose records cannot be listed.
+#[derive(Debug)]
+pub struct Unlisted {
+    /// Which one.
+    pub bucket: u32,
+    /// Records in it that the index knows.
+    pub records: u64,
+    /// Why.
+    pub error: GetError,
+}
+
 /// Some of what is here.
 #[derive(Debug)]
 pub struct Page {
@@ -43,6 +57,8 @@ pub struct Page {
     pub records: Vec<Listed>,
     /// Records that cannot, since they are damaged: they are here, but not under any name that is known.
     pub damaged: u64,
+    /// Buckets that cannot be listed, and how many records they have: these are here as well.
+    pub unlisted: Vec<Unlisted>,
     /// Where it goes on; `None`: that was all.
     pub next: Option<Cursor>,
 }
@@ -50,28 +66,40 @@ pub struct Page {
 impl Storage {
     /// Lists about `most` records from `from` on. What was here all the time is listed once or, if a compaction moved
     /// it, twice; what came or went meanwhile, or not.
-    pub(crate) fn list(&self, from: Cursor, most: usize) -> Result<Page, GetError> {
+    pub(crate) fn list(&self, from: Cursor, most: usize) -> Page {
         let mut page = Page {
             records: Vec::new(),
             damaged: 0,
+            unlisted: Vec::new(),
             next: None,
         };
         let mut from = from;
         // Compactions move records to buckets with greater numbers, so they are met there.
         while let Some(bucket) = self.bucket_from(from.bucket) {
             let at = if bucket.id == from.bucket { from.at } else { 0 };
-            let at = self.list_bucket(&bucket, at, most, &mut page)?;
+            let at = match self.list_bucket(&bucket, at, most, &mut page) {
+                Ok(at) => at,
+                Err(error) => {
+                    tracing::warn!(bucket = bucket.id, %error, "a bucket cannot be listed");
+                    page.unlisted.push(Unlisted {
+                        bucket: bucket.id,
+                        records: bucket.live_records.load(Ordering::Relaxed),
+                        error,
+                    });
+                    u64::MAX
+                }
+            };
             if page.records.len() >= most {
                 let bucket = bucket.id;
                 page.next = Some(Cursor { bucket, at });
-                return Ok(page);
+                return page;
             }
             let Some(bucket) = bucket.id.checked_add(1) else {
                 break;
             };
             from = Cursor { bucket, at: 0 };
         }
-        Ok(page)
+        page
     }
 
     fn bucket_from(&self, id: u32) -> Option<Arc<Bucket>> {
@@ -108,9 +136,14 @@ impl Storage {
                 if !self.index.is_live(&Entry::new(bucket.id, record)) {
                     continue;
                 }
-                match read_name(&*file, bucket, record)? {
-                    Ok(listed) => page.records.push(listed),
-                    Err(_) => page.damaged += 1,
+                match read_name(&*file, bucket, record) {
+                    Ok(Ok(listed)) => page.records.push(listed),
+                    Ok(Err(_)) => page.damaged += 1,
+                    // A place that the disk cannot read says nothing of the others.
+                    Err(error) => {
+                        tracing::warn!(bucket = bucket.id, %error, "a record cannot be listed");
+                        page.damaged += 1;
+                    }
                 }
             }
             Ok(next)

@@ -22,7 +22,7 @@ use crate::{
         control::Control,
         file_name::FileName,
         footer::FooterEntry,
-        tombstone::{ANY_BUCKET, ANY_UNIT, Tombstone},
+        tombstone::{ANY_BUCKET, Tombstone},
     },
     ids::{Ids, fill},
     index::Entry,
@@ -32,7 +32,7 @@ use crate::{
         transition::{quarantine, resolve},
     },
     storage::Storage,
-    tombstones::read_log,
+    tombstones::scan_log,
 };
 
 /// What was found when a storage was opened.
@@ -47,9 +47,11 @@ pub struct Recovery {
     pub records: u64,
     /// Buckets that a crash had left open; they were looked through and sealed.
     pub reopened_buckets: u64,
-    /// Sealed buckets whose index was damaged; they were looked through and sealed anew.
+    /// Sealed buckets whose index was damaged; they were looked through and, if anything could be read, sealed anew, else
+    /// set aside.
     pub rebuilt_buckets: u64,
-    /// Records that were not whole: of puts that a crash ended, or, in rebuilt buckets, damaged.
+    /// Records that were not whole: of puts that a crash ended, or, in rebuilt buckets, damaged. Of a group whose head is
+    /// damaged those count that can be found behind it, or one.
     pub broken_records: u64,
     /// Compactions that a crash had ended.
     pub transitions: u64,
@@ -58,6 +60,11 @@ pub struct Recovery {
     /// Logs of tombstones whose last frame is not whole: of removals that a crash ended and that were not answered. A frame
     /// that went bad later, and has none behind it, looks the same.
     pub torn_logs: u64,
+    /// Damaged logs of tombstones that were accepted, see [`OpenOptions::accept_damaged_logs`]: some of what they said is dead
+    /// may be alive again.
+    ///
+    /// [`OpenOptions::accept_damaged_logs`]: crate::OpenOptions::accept_damaged_logs
+    pub damaged_logs: u64,
     /// Files that are set aside, now or before.
     pub quarantined_files: u64,
     /// Files that are not ours, and were left alone.
@@ -74,13 +81,28 @@ pub(crate) fn unix_seconds() -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
+/// What an operator has decided about a directory that is not as it should be.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Choices {
+    pub(crate) adopt: bool,
+    pub(crate) lenient: bool,
+    pub(crate) existing: bool,
+}
+
 /// Takes the directory, makes it a storage or recovers the one that is there.
 pub(crate) fn open(
     disk: Arc<dyn Disk>,
     config: BucketConfig,
-    adopt: bool,
+    choices: Choices,
 ) -> Result<(Storage, Recovery, Held), OpenError> {
     config.check()?;
+    if choices.existing {
+        // Before anything is written, be it only the lock.
+        let survey = Survey::new(&*disk)?;
+        if survey.identity.is_none() && !survey.has_ours() {
+            return Err(OpenError::NoStorage);
+        }
+    }
     let begun = std::time::Instant::now();
     let words = format!(
         "process {}, since {} (seconds since 1970)",
@@ -118,15 +140,15 @@ pub(crate) fn open(
         disk.remove(name)
             .map_err(OpenError::io(format!("removing {name}")))?;
     }
-    let identity = identify(&*disk, &mut survey, adopt)?;
+    let identity = identify(&*disk, &mut survey, choices.adopt)?;
     recovery.transitions = resolve(&*disk, &mut survey, identity)?;
-    let graves = Graves::read(&*disk, &survey, identity, &mut recovery)?;
+    let graves = Graves::read(&*disk, &survey, identity, choices.lenient, &mut recovery)?;
     let storage = Storage::new(disk, config, identity, Ids::new(survey.below));
     for (name, bytes) in &survey.controls {
         storage.controls.set(*name, *bytes);
     }
     scan_all(&storage, &mut survey, &graves, &mut recovery)?;
-    graves.renew(&storage, &survey.logs, &mut recovery)?;
+    graves.renew(&storage, &mut survey, &mut recovery)?;
     let quarantined = &storage.quarantined_bytes;
     quarantined.store(survey.quarantined_bytes, Ordering::Relaxed);
     recovery.quarantined_files = survey.quarantined_files;
@@ -168,46 +190,49 @@ struct Graves {
     all: HashSet<Tombstone>,
     /// Those of them that are still on the disk.
     needed: Mutex<Vec<Tombstone>>,
+    /// Logs that could be read in part.
+    damaged_logs: Vec<u32>,
 }
 
 impl Graves {
+    /// `lenient`: of a damaged log what can be read counts.
     fn read(
         disk: &dyn Disk,
         survey: &Survey,
         identity: [u8; 16],
+        lenient: bool,
         recovery: &mut Recovery,
     ) -> Result<Self, OpenError> {
-        let mut all = HashSet::new();
+        let (mut all, mut damaged_logs) = (HashSet::new(), Vec::new());
         for number in &survey.logs {
             let name = FileName::Tombstones(*number);
-            let (stones, torn) = read_log(disk, *number, identity).map_err(|error| {
-                let flaw = error.get_ref().and_then(|inner| inner.downcast_ref());
-                match flaw {
-                    Some(flaw) => damaged(name, *flaw),
-                    None => OpenError::io(format!("reading {}", name.text()))(error),
+            let read = scan_log(disk, *number, identity)
+                .map_err(OpenError::io(format!("reading {}", name.text())))?;
+            all.extend(read.stones);
+            recovery.torn_logs += u64::from(read.torn);
+            match read.flaw {
+                None => {}
+                Some(flaw) if lenient && !matches!(flaw, Flaw::Version(_)) => {
+                    tracing::error!(
+                        log = name.text(), %flaw,
+                        "a log of tombstones is damaged: what it said is dead may come back"
+                    );
+                    damaged_logs.push(*number);
                 }
-            })?;
-            all.extend(stones);
-            recovery.torn_logs += u64::from(torn);
+                Some(flaw) => return Err(damaged(name, flaw)),
+            }
         }
+        recovery.damaged_logs = damaged_logs.len() as u64;
         Ok(Self {
             all,
             needed: Mutex::default(),
+            damaged_logs,
         })
     }
 
     /// Whether a record is dead; if so, it keeps a tombstone, which names its place from now on.
     fn hold(&self, entry: &Entry) -> bool {
-        let here = entry.tombstone();
-        let in_bucket = Tombstone {
-            unit: ANY_UNIT,
-            ..here
-        };
-        let anywhere = Tombstone {
-            bucket: ANY_BUCKET,
-            ..in_bucket
-        };
-        let stones = [here, in_bucket, anywhere];
+        let stones = entry.tombstone().and_wider();
         let dead = stones.iter().any(|stone| self.all.contains(stone));
         if dead {
             self.keep(entry);
@@ -223,17 +248,22 @@ impl Graves {
     fn renew(
         self,
         storage: &Storage,
-        old: &[u32],
+        survey: &mut Survey,
         recovery: &mut Recovery,
     ) -> Result<(), OpenError> {
+        let whole = survey.logs.iter().copied();
+        let whole = whole.filter(|number| !self.damaged_logs.contains(number));
+        let old: Vec<u32> = whole.collect();
         let mut needed = std::mem::take(&mut *self.needed.lock());
         needed.sort_unstable();
         needed.dedup();
         recovery.tombstones = needed.len() as u64;
-        if needed.is_empty() && old.is_empty() {
-            return Ok(());
-        }
-        match storage.log.rewrite(&needed, old, &storage.pen()) {
+        let rewritten = if needed.is_empty() && old.is_empty() {
+            Ok(())
+        } else {
+            storage.log.rewrite(&needed, &old, &storage.pen())
+        };
+        match rewritten {
             // A full disk is no reason not to serve: what is dead is known, and the logs that say so stay.
             Err(error) if is_full(&error) => {
                 for stone in needed {
@@ -246,8 +276,23 @@ impl Graves {
                 }
                 Ok(())
             }
-            done => done.map_err(OpenError::io("writing tombstones")),
+            Err(error) => Err(OpenError::io("writing tombstones")(error)),
+            Ok(()) => self.set_aside(storage, survey),
         }
+    }
+
+    /// What they said is written elsewhere, as far as it could be read.
+    fn set_aside(self, storage: &Storage, survey: &mut Survey) -> Result<(), OpenError> {
+        let failed = || OpenError::io("setting aside a damaged log");
+        for number in &self.damaged_logs {
+            let name = FileName::Tombstones(*number);
+            quarantine(&*storage.disk, survey, name).map_err(failed())?;
+            storage.controls.set(name, 0);
+        }
+        if self.damaged_logs.is_empty() {
+            return Ok(());
+        }
+        storage.disk.sync().map_err(failed())
     }
 }
 
@@ -375,7 +420,7 @@ fn settle(
     recovery: &mut Recovery,
 ) -> Result<bool, OpenError> {
     let failed = || OpenError::io(format!("recovering {}", name.text()));
-    let (bucket, file_bytes, entries, unsealed) = match scanned {
+    let (bucket, file_bytes, entries, unsealed, rebuilt) = match scanned {
         // It is whole, and for a program that knows it.
         Scanned::Damaged(flaw @ Flaw::Version(_)) => return Err(damaged(name, flaw)),
         Scanned::Damaged(flaw) => {
@@ -401,10 +446,16 @@ fn settle(
             recovery.broken_records += broken;
             recovery.rebuilt_buckets += u64::from(rebuilt);
             recovery.reopened_buckets += u64::from(matches!(name, FileName::Open(_)));
-            (bucket, file_bytes, entries, unsealed)
+            (bucket, file_bytes, entries, unsealed, rebuilt)
         }
     };
     if bucket.records.load(Ordering::Relaxed) == 0 {
+        if rebuilt {
+            // It had records, or it would not have been sealed: somebody may make more of it than we can.
+            tracing::warn!(bucket = id, "nothing in a sealed bucket can be read");
+            quarantine(&*storage.disk, survey, name).map_err(failed())?;
+            return Ok(true);
+        }
         storage.disk.remove(&name.text()).map_err(failed())?;
         return Ok(true);
     }

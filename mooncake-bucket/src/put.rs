@@ -227,6 +227,7 @@ impl Storage {
         let bucket = &appender.bucket;
         let durable = ticket.and_then(|ticket| appender.sync(ticket));
         let mut entries = Vec::with_capacity(members.len());
+        let mut buried = Vec::new();
         for (member, layout) in members.iter().zip(layouts) {
             let (hash, incarnation) = begun.keys[*member].take().expect("it has begun");
             let footer = FooterEntry {
@@ -245,8 +246,14 @@ impl Storage {
                     entries.push(footer);
                     match self.index.end_put(entry, |dead| self.bury(dead)) {
                         EndPut::Live => Ok(Stored::Written),
-                        EndPut::Removed => Err(PutError::Removed),
-                        EndPut::Stale(current) => Err(PutError::Stale { current }),
+                        EndPut::Removed => {
+                            buried.push(*member);
+                            Err(PutError::Removed)
+                        }
+                        EndPut::Stale(current) => {
+                            buried.push(*member);
+                            Err(PutError::Stale { current })
+                        }
                     }
                 }
                 Err(error) => {
@@ -259,6 +266,14 @@ impl Storage {
             results[*member] = Some(result);
         }
         bucket.entries.lock().append(&mut entries);
+        if !buried.is_empty() {
+            // What was written and is refused must stay dead even if what outlives it goes, in whatever way.
+            if let Err(error) = self.log.commit(&[], &self.pen()) {
+                for member in buried {
+                    results[member] = Some(Err(PutError::Io(copy(&error))));
+                }
+            }
+        }
         if let Err(error) = durable {
             tracing::warn!(bucket = bucket.id, %error, "records could not be written");
             let seal = appender.close();

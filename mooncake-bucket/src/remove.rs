@@ -1,11 +1,14 @@
 //! Removing records, so that they never come back.
 
-use std::sync::atomic::Ordering;
+use std::{io, sync::atomic::Ordering};
 
 use crate::{
     counters::Counters,
     error::{RemoveError, copy},
-    format::tombstone::{ANY_BUCKET, ANY_UNIT, Tombstone},
+    format::{
+        BLOCK,
+        tombstone::{self, ANY_BUCKET, ANY_UNIT, Tombstone},
+    },
     index::{BeginRemove, Entry},
     name::{Incarnation, Name},
     storage::Storage,
@@ -72,7 +75,9 @@ impl Storage {
             self.leaving.wait();
         }
         // Even if nothing of this was here: what is noted, or just being written for others, may be what is absent.
-        let durable = self.log.commit(&stones, &self.pen());
+        let durable = self
+            .admit_tombstones(stones.len())
+            .and_then(|()| self.log.commit(&stones, &self.pen()));
         let batches = u64::from(!stones.is_empty());
         Counters::add(&self.counters.tombstone_batches, batches);
         let mut outcomes = Vec::with_capacity(results.len());
@@ -88,6 +93,24 @@ impl Storage {
             outcomes.push(Ok(result));
         }
         outcomes
+    }
+
+    /// Whether so many tombstones may be written. They have the room that puts leave.
+    fn admit_tombstones(&self, count: usize) -> io::Result<()> {
+        if count == 0 {
+            return Ok(());
+        }
+        // With the head of a log, if there is none, and a new number for it.
+        let needed = tombstone::frame_bytes(count) + 2 * BLOCK;
+        let fits = || needed <= self.room_to_collect();
+        if !fits() {
+            self.trim_log_from(0)?;
+        }
+        if fits() {
+            return Ok(());
+        }
+        let words = format!("{needed} bytes of tombstones do not fit");
+        Err(io::Error::new(io::ErrorKind::StorageFull, words))
     }
 
     /// All that it takes to say that a record is dead. Called with its shard locked, so that what compactions do

@@ -1,8 +1,13 @@
 //! Room for what is put: capacity, and what goes when there is none.
+//!
+//! Puts leave some room to compactions and tombstones, or a storage that is full could never free any.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use crate::{
@@ -14,6 +19,9 @@ use crate::{
     index::Entry,
     storage::Storage,
 };
+
+/// How long a put waits for a bucket to be sealed that could go then.
+const SEAL_WAIT: Duration = Duration::from_secs(2);
 
 /// What is known of a bucket when one has to go.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +59,66 @@ impl Drop for Promise<'_> {
     }
 }
 
+/// What compactions under way were granted, and how much of that they have written.
+#[derive(Debug, Default)]
+pub(crate) struct Collecting {
+    granted: AtomicU64,
+    written: AtomicU64,
+}
+
+/// Room of one compaction. It is given back when this goes, since by then either what it wrote is gone, or what that
+/// replaces.
+#[derive(Debug)]
+pub(crate) struct Grant<'a> {
+    storage: &'a Storage,
+    granted: u64,
+    written: u64,
+}
+
+impl Grant<'_> {
+    /// `bytes` are about to be written, and `later` after that; what was not foreseen is granted if there is room.
+    pub(crate) fn write(&mut self, bytes: u64, later: u64) -> Result<(), GcError> {
+        let needed = self.written + bytes + later;
+        let more = needed.saturating_sub(self.granted);
+        if more > 0 {
+            let room_bytes = self.storage.room_to_collect();
+            if more > room_bytes {
+                return Err(GcError::Full {
+                    needed_bytes: more,
+                    room_bytes,
+                });
+            }
+            self.granted += more;
+            let granted = &self.storage.collecting.granted;
+            granted.fetch_add(more, Ordering::AcqRel);
+        }
+        self.written += bytes;
+        let written = &self.storage.collecting.written;
+        written.fetch_add(bytes, Ordering::AcqRel);
+        Ok(())
+    }
+}
+
+impl Drop for Grant<'_> {
+    fn drop(&mut self) {
+        let Collecting { granted, written } = &self.storage.collecting;
+        written.fetch_sub(self.written, Ordering::AcqRel);
+        granted.fetch_sub(self.granted, Ordering::AcqRel);
+    }
+}
+
+/// How full it is, as somebody sees it.
+#[derive(Clone, Copy, Debug)]
+struct Fill {
+    used_bytes: u64,
+    capacity_bytes: u64,
+}
+
+/// Of so many bytes, what is kept for compactions and tombstones.
+fn kept_bytes(total: u64, bucket_bytes: u64) -> u64 {
+    (total / 8).min(bucket_bytes)
+}
+
 /// The bucket that goes first.
 pub(crate) fn choose(policy: Eviction, buckets: &[Rank]) -> Option<u32> {
     let first = match policy {
@@ -75,13 +143,17 @@ impl Storage {
         let needed_bytes = plan.bytes + (records * footer::ENTRY) as u64;
         loop {
             let promise = Promise::new(&self.promised, needed_bytes);
-            let used_bytes = self.used_bytes() + self.due_bytes() + promise.others;
-            let capacity_bytes = self.capacity_bytes();
+            let fill = self.fill_for_puts();
+            let used_bytes = fill.used_bytes + self.due_bytes() + promise.others;
+            let capacity_bytes = fill.capacity_bytes;
             if used_bytes.saturating_add(needed_bytes) <= capacity_bytes {
                 return Ok(promise);
             }
             drop(promise);
-            let room = needed_bytes <= capacity_bytes && self.evict_one().is_some();
+            // One makes room for all who wait for some, or each of them would evict a bucket.
+            let room = needed_bytes <= capacity_bytes
+                && self.config.eviction != Eviction::None
+                && self.make_room(needed_bytes);
             if !room {
                 Counters::add(&self.counters.refused_full, records as u64);
                 return Err(PutError::Full {
@@ -94,19 +166,70 @@ impl Storage {
     }
 
     /// What the settings allow, or the file system, whichever is less.
-    fn capacity_bytes(&self) -> u64 {
-        let configured = self.config.capacity_bytes;
-        if self.config.reserve_bytes == 0 {
-            return configured;
-        }
-        match self.disk.space() {
+    fn fill(&self) -> Fill {
+        let used_bytes = self.used_bytes();
+        let capacity_bytes = match self.disk.space() {
             Ok(space) => {
                 let more = space.free_bytes.saturating_sub(self.config.reserve_bytes);
-                configured.min(self.used_bytes().saturating_add(more))
+                let configured = self.config.capacity_bytes;
+                configured.min(used_bytes.saturating_add(more))
             }
             // Unknown is neither full nor free.
-            Err(_) => configured,
+            Err(_) => self.config.capacity_bytes,
+        };
+        Fill {
+            used_bytes,
+            capacity_bytes,
         }
+    }
+
+    /// The same without what is kept from puts. What a compaction writes is in there, as far as that goes: the files that
+    /// it replaces are still there as well.
+    fn fill_for_puts(&self) -> Fill {
+        let written = self.collecting.written.load(Ordering::Acquire);
+        let granted = self.collecting.granted.load(Ordering::Acquire).max(written);
+        let (configured, bucket_bytes) = (self.config.capacity_bytes, self.config.bucket_bytes);
+        let used_bytes = self.used_bytes().saturating_sub(written);
+        let kept = kept_bytes(configured, bucket_bytes).max(granted);
+        let mut capacity_bytes = configured.saturating_sub(kept);
+        if let Ok(space) = self.disk.space() {
+            let kept = kept_bytes(space.total_bytes, bucket_bytes).max(granted);
+            let free = space.free_bytes.saturating_add(written);
+            let more = free.saturating_sub(kept.saturating_add(self.config.reserve_bytes));
+            capacity_bytes = capacity_bytes.min(used_bytes.saturating_add(more));
+        }
+        Fill {
+            used_bytes,
+            capacity_bytes,
+        }
+    }
+
+    /// What compactions and tombstones may still write.
+    pub(crate) fn room_to_collect(&self) -> u64 {
+        let fill = self.fill();
+        let written = self.collecting.written.load(Ordering::Acquire);
+        let granted = self.collecting.granted.load(Ordering::Acquire);
+        let others = self.promised.load(Ordering::Acquire) + granted.saturating_sub(written);
+        let taken = fill.used_bytes + self.due_bytes() + others;
+        fill.capacity_bytes.saturating_sub(taken)
+    }
+
+    /// Room for a compaction that writes about `needed_bytes`.
+    pub(crate) fn grant(&self, needed_bytes: u64) -> Result<Grant<'_>, GcError> {
+        let room_bytes = self.room_to_collect();
+        if needed_bytes > room_bytes {
+            return Err(GcError::Full {
+                needed_bytes,
+                room_bytes,
+            });
+        }
+        let granted = &self.collecting.granted;
+        granted.fetch_add(needed_bytes, Ordering::AcqRel);
+        Ok(Grant {
+            storage: self,
+            granted: needed_bytes,
+            written: 0,
+        })
     }
 
     /// What buckets that grow will still need for themselves.
@@ -135,6 +258,34 @@ impl Storage {
             idle_ms: now.saturating_sub(bucket.read_at.load(Ordering::Relaxed)),
         });
         ranks.collect()
+    }
+
+    /// Evicts a bucket, unless somebody else has made the room meanwhile; `false`: there is none to evict.
+    fn make_room(&self, needed_bytes: u64) -> bool {
+        let _turn = self.making_room.lock();
+        let until = Instant::now() + SEAL_WAIT;
+        loop {
+            let fill = self.fill_for_puts();
+            let promised = self.promised.load(Ordering::Acquire);
+            let used_bytes = fill.used_bytes + self.due_bytes() + promised;
+            if used_bytes.saturating_add(needed_bytes) <= fill.capacity_bytes
+                || self.evict_one().is_some()
+            {
+                return true;
+            }
+            // What is full may just be being sealed, and can be evicted then.
+            if !self.is_sealing() || Instant::now() >= until {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Whether the housekeeping thread has buckets to seal.
+    fn is_sealing(&self) -> bool {
+        let closed = |bucket: &&Arc<Bucket>| bucket.stage() == Stage::Closed;
+        let closed = self.buckets.read().values().filter(closed).count();
+        self.sealer.lock().is_some() && closed > self.unsealed.lock().len()
     }
 
     /// Evicts one bucket, as the policy says; `None`: there is none.
@@ -222,11 +373,10 @@ impl Storage {
                 source,
             });
         }
-        self.disk
-            .sync()
-            .map_err(GcError::io("syncing the directory"))?;
+        // It is out of the directory, and out of the books. A start that finds it nevertheless finds nothing alive in it.
+        let synced = self.disk.sync();
         self.forget(bucket);
-        Ok(())
+        synced.map_err(GcError::io("syncing the directory"))
     }
 }
 

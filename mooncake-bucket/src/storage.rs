@@ -1,7 +1,7 @@
 //! What all operations of a storage share.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     io,
     sync::{
         Arc,
@@ -14,7 +14,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::{
     append::{Appender, Limits},
-    backend::Measured,
+    audit::Audit,
     bucket::{Bucket, Stage},
     config::BucketConfig,
     control::Controls,
@@ -25,6 +25,7 @@ use crate::{
         file_name::FileName,
         footer::{self, FooterEntry},
         head::{self, Head},
+        tombstone::{ANY_BUCKET, Tombstone},
     },
     gc::{Candidate, GcConfig, candidates, compact::Unfinished},
     hash::Hasher,
@@ -32,6 +33,7 @@ use crate::{
     index::{Entry, Index},
     open::Held,
     open_files::OpenFiles,
+    room::Collecting,
     tombstones::{Pen, TombstoneLog},
 };
 
@@ -54,13 +56,19 @@ pub(crate) struct Storage {
     pub(crate) quarantined_bytes: AtomicU64,
     /// Room for puts that are about to be written.
     pub(crate) promised: AtomicU64,
+    /// Room for compactions that are under way.
+    pub(crate) collecting: Collecting,
     files: Mutex<OpenFiles>,
     begun: Instant,
     /// Told what is to be sealed, when there is a thread for that.
     pub(crate) sealer: Mutex<Option<std::sync::mpsc::Sender<Arc<Appender>>>>,
     pub(crate) closed: AtomicBool,
     /// Buckets that the disk did not let be sealed.
-    unsealed: Mutex<Vec<Arc<Appender>>>,
+    pub(crate) unsealed: Mutex<Vec<Arc<Appender>>>,
+    /// Held by the put that evicts for all that need room.
+    pub(crate) making_room: Mutex<()>,
+    /// What the last look at the directory found.
+    pub(crate) audited: Mutex<Option<Audit>>,
     /// Compactions that the disk did not let end.
     pub(crate) unfinished: Mutex<Vec<Unfinished>>,
     /// Keeps others out as long as anything here may write.
@@ -132,11 +140,14 @@ impl Storage {
             file_bytes: AtomicU64::new(0),
             quarantined_bytes: AtomicU64::new(0),
             promised: AtomicU64::new(0),
+            collecting: Collecting::default(),
             files: Mutex::default(),
             begun: Instant::now(),
             sealer: Mutex::default(),
             closed: AtomicBool::new(false),
             unsealed: Mutex::default(),
+            making_room: Mutex::default(),
+            audited: Mutex::default(),
             unfinished: Mutex::default(),
             held: Mutex::default(),
             config,
@@ -275,8 +286,10 @@ impl Storage {
             .and_then(|()| file.sync())
             .and_then(|()| self.disk.sync());
         if let Err(error) = written {
-            // It is empty, whatever becomes of it.
-            let _gone_or_found_empty_at_the_next_start = self.disk.remove(&text);
+            // It is empty, whatever becomes of it: if it stays, the next start removes it.
+            if unless_gone(self.disk.remove(&text)).is_err() {
+                self.controls.look(&*self.disk, name(id));
+            }
             return Err(error);
         }
         let bucket = Bucket::new(id, head.stamp, Stage::Open, Some(Arc::clone(&file)));
@@ -423,8 +436,33 @@ impl Storage {
 impl Storage {
     /// Rewrites the log of tombstones without those of buckets that are gone, if it is as long as that.
     pub(crate) fn trim_log(&self) -> io::Result<()> {
-        let gone = |id: u32| self.bucket(id).is_none();
-        self.log.trim(self.config.log_bytes, gone, &self.pen())
+        self.trim_log_from(self.config.log_bytes)
+    }
+
+    /// The same, if it has so many bytes.
+    pub(crate) fn trim_log_from(&self, worth_bytes: u64) -> io::Result<()> {
+        if !self.log.is_worth_trimming(worth_bytes, &self.pen()) {
+            return Ok(());
+        }
+        // What was put while it was removed is dead wherever it is. Its puts have ended by now, so that the tombstones of
+        // each copy, which are made durable before that one goes, say as much.
+        let refused = self.index.refused();
+        // A bucket that is gone must be so for good before what is said of it goes.
+        let here: HashSet<u32> = self.buckets.read().keys().copied().collect();
+        self.disk.sync()?;
+        self.log.commit(&[], &self.pen())?;
+        let gone = |stone: &Tombstone| {
+            if stone.bucket == ANY_BUCKET {
+                refused.contains(&(stone.hash, stone.incarnation))
+            } else {
+                !here.contains(&stone.bucket) && self.bucket(stone.bucket).is_none()
+            }
+        };
+        self.log.trim(gone, &self.pen())?;
+        for (hash, incarnation) in refused {
+            self.index.allow(hash, incarnation);
+        }
+        Ok(())
     }
 }
 
@@ -440,34 +478,6 @@ pub(crate) fn unless_gone(done: io::Result<()>) -> io::Result<()> {
     match done {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
-    }
-}
-
-impl Storage {
-    /// What the directory says of itself.
-    pub(crate) fn measure(&self) -> io::Result<Measured> {
-        let mut measured = Measured::default();
-        for found in self.disk.list()? {
-            match FileName::parse(&found.name).filter(|_| found.is_file) {
-                None => measured.foreign_files += 1,
-                Some(FileName::Lock) => {}
-                Some(FileName::Quarantined) => measured.quarantined_bytes += found.bytes,
-                Some(_) => match self
-                    .disk
-                    .open(&found.name)
-                    .and_then(|file| file.allocated())
-                {
-                    Ok(allocated) => {
-                        measured.file_bytes += found.bytes;
-                        measured.allocated_bytes += allocated;
-                    }
-                    // It went since it was listed.
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                    Err(error) => return Err(error),
-                },
-            }
-        }
-        Ok(measured)
     }
 }
 

@@ -6,13 +6,13 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::{
     control::Controls,
-    disk::{Disk, DiskFile, replace},
+    disk::{Disk, DiskFile},
     error::copy,
     format::{
         BLOCK, Flaw,
         file_name::FileName,
         head::{self, Head},
-        tombstone::{self, ANY_BUCKET, Tombstone},
+        tombstone::{self, Tombstone},
     },
     ids::{Ids, random},
 };
@@ -168,8 +168,7 @@ impl TombstoneLog {
             content.extend(tombstone::encode(frame, head.stamp, number as u64));
         }
         let name = FileName::Tombstones(number);
-        replace(pen.disk, &name.text(), &content)?;
-        pen.controls.set(name, content.len() as u64);
+        pen.controls.replace(pen.disk, name, &content)?;
         Ok(Log {
             number,
             stamp: head.stamp,
@@ -198,21 +197,16 @@ impl TombstoneLog {
         Ok(())
     }
 
-    /// Drops tombstones of buckets that are gone from the logs, if that is worth it.
-    pub(crate) fn trim(
-        &self,
-        worth_bytes: u64,
-        gone: impl Fn(u32) -> bool,
-        pen: &Pen<'_>,
-    ) -> io::Result<()> {
-        if pen.controls.log_bytes() < worth_bytes {
-            return Ok(());
-        }
+    /// Whether all logs together have so many bytes, and have grown since they were last rewritten: what is as long for
+    /// good reason is not rewritten again and again.
+    pub(crate) fn is_worth_trimming(&self, worth_bytes: u64, pen: &Pen<'_>) -> bool {
+        let bytes = pen.controls.log_bytes();
+        bytes > 0 && bytes >= worth_bytes && bytes >= 2 * self.state.lock().trimmed_bytes
+    }
+
+    /// Drops tombstones that are not needed from the logs.
+    pub(crate) fn trim(&self, gone: impl Fn(&Tombstone) -> bool, pen: &Pen<'_>) -> io::Result<()> {
         let mut state = self.state.lock();
-        // What is as long for good reason is not rewritten again and again.
-        if pen.controls.log_bytes() < 2 * state.trimmed_bytes {
-            return Ok(());
-        }
         while state.writing {
             self.done.wait(&mut state);
         }
@@ -225,9 +219,8 @@ impl TombstoneLog {
             .map(|number| read_log(pen.disk, *number, self.storage))
             .collect::<io::Result<Vec<_>>>()
             .map(|logs| {
-                let stones = logs.into_iter().flat_map(|(stones, _)| stones);
-                let mut all: Vec<_> = stones.collect();
-                all.retain(|stone| stone.bucket == ANY_BUCKET || !gone(stone.bucket));
+                let mut all = logs.concat();
+                all.retain(|stone| !gone(stone));
                 all.sort_unstable();
                 all.dedup();
                 all
@@ -242,26 +235,42 @@ impl TombstoneLog {
     }
 }
 
-/// Reads a log; `true`: its last frame is not whole. Of a frame that was appended a crash may have left anything, since
-/// it was never acknowledged; anything else that is wrong is an error of invalid data. (A last frame that was whole and
-/// then went bad looks the same as one that never was.)
-pub(crate) fn read_log(
-    disk: &dyn Disk,
-    number: u32,
-    storage: [u8; 16],
-) -> io::Result<(Vec<Tombstone>, bool)> {
-    let flawed = |flaw| io::Error::new(io::ErrorKind::InvalidData, flaw);
+/// What a log says, as far as it can be read.
+#[derive(Debug)]
+pub(crate) struct LogRead {
+    pub(crate) stones: Vec<Tombstone>,
+    /// Its last frame is not whole. Of a frame that was appended a crash may have left anything, since it was never
+    /// acknowledged. (A last frame that was whole and then went bad looks the same as one that never was.)
+    pub(crate) torn: bool,
+    /// Something else is wrong: what else it said nobody knows.
+    pub(crate) flaw: Option<Flaw>,
+}
+
+/// Reads a log. Behind what is damaged it goes on with the next whole frame.
+pub(crate) fn scan_log(disk: &dyn Disk, number: u32, storage: [u8; 16]) -> io::Result<LogRead> {
     let bytes = crate::disk::read_all(disk, &FileName::Tombstones(number).text())?;
-    let head = Head::decode(&bytes, head::LOG).map_err(flawed)?;
-    if head.storage != storage || head.id != number {
-        return Err(flawed(Flaw::Place));
-    }
-    let (mut all, mut at, mut frames) = (Vec::new(), BLOCK as usize, 0);
+    let mut read = LogRead {
+        stones: Vec::new(),
+        torn: false,
+        flaw: None,
+    };
+    let head = match Head::decode(&bytes, head::LOG) {
+        Ok(head) if head.storage == storage && head.id == number => head,
+        Ok(_) => {
+            read.flaw = Some(Flaw::Place);
+            return Ok(read);
+        }
+        Err(flaw) => {
+            read.flaw = Some(flaw);
+            return Ok(read);
+        }
+    };
+    let (mut at, mut frames) = (BLOCK as usize, 0);
     while at < bytes.len() || (at as u64) < head.born {
         let rest = bytes.get(at..).unwrap_or_default();
         let flaw = match tombstone::decode(rest, head.stamp) {
             Ok((number, entries, length)) if number == frames => {
-                all.extend(entries);
+                read.stones.extend(entries);
                 at += length as usize;
                 frames += 1;
                 continue;
@@ -271,16 +280,34 @@ pub(crate) fn read_log(
         };
         // Frames are appended one at a time: one behind this says that this one was whole once.
         let mut behind = (at + BLOCK as usize..bytes.len()).step_by(BLOCK as usize);
-        let was_whole = (at as u64) < head.born
-            || behind.any(|at| {
-                let later = tombstone::decode(&bytes[at..], head.stamp);
-                later.is_ok_and(|(number, _, _)| number > frames)
-            });
-        if was_whole {
-            return Err(flawed(flaw));
+        let later = behind.find_map(|at| {
+            let (number, _, _) = tombstone::decode(&bytes[at..], head.stamp).ok()?;
+            (number > frames).then_some((at, number))
+        });
+        match later {
+            Some((later, number)) => {
+                read.flaw.get_or_insert(flaw);
+                (at, frames) = (later, number);
+            }
+            None if (at as u64) < head.born => {
+                read.flaw.get_or_insert(flaw);
+                break;
+            }
+            None => {
+                tracing::warn!(log = number, %flaw, "the last frame of a log of tombstones is not whole");
+                read.torn = true;
+                break;
+            }
         }
-        tracing::warn!(log = number, %flaw, "the last frame of a log of tombstones is not whole");
-        return Ok((all, true));
     }
-    Ok((all, false))
+    Ok(read)
+}
+
+/// The tombstones of a log; what is wrong with it, but for a torn end, is an error of invalid data.
+fn read_log(disk: &dyn Disk, number: u32, storage: [u8; 16]) -> io::Result<Vec<Tombstone>> {
+    let read = scan_log(disk, number, storage)?;
+    match read.flaw {
+        Some(flaw) => Err(io::Error::new(io::ErrorKind::InvalidData, flaw)),
+        None => Ok(read.stones),
+    }
 }

@@ -2,10 +2,10 @@
 
 mod common;
 
-use std::io::ErrorKind;
+use std::{collections::BTreeSet, io::ErrorKind, ops::ControlFlow, sync::Arc};
 
 use common::{Done, Oracle, check_accounting, open};
-use mooncake_bucket::SimDisk;
+use mooncake_bucket::{BucketStorageBackend, Cursor, Inspection, OpenError, RecordState, SimDisk};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 /// Several lives of one storage, each ended by a crash at a random step.
@@ -14,11 +14,19 @@ fn lives(seed: u64) -> Done {
     let (mut oracle, mut disk) = (Oracle::default(), SimDisk::new());
     for life in 0..8 {
         let note = format!("seed {seed}, life {life}");
+        // Who only looks sees what a start will find.
+        let looked = match Inspection::open_on(Arc::new(disk.clone())) {
+            Ok(looked) => Some(looked),
+            Err(OpenError::NoStorage) => None,
+            Err(error) => panic!("{note}: {error:?}"),
+        };
+        assert_eq!(disk.steps(), 0, "{note}: and changes nothing");
         disk.cut_power_at(rng.random_range(0..150));
         if let Ok(backend) = open(&disk) {
             if !disk.is_power_lost() {
                 oracle.done.found += oracle.check(&backend, true, &note).found;
                 check_accounting(&disk, &backend, &note);
+                compare(&backend, looked.as_ref(), &note);
             }
             // In some lives the disk fails now and then, and goes on.
             let faulty = rng.random_range(0..3) == 0;
@@ -34,7 +42,13 @@ fn lives(seed: u64) -> Done {
             }
             if !disk.is_power_lost() {
                 oracle.done.found += oracle.check(&backend, false, &note).found;
-                if !faulty {
+                if faulty {
+                    // What the disk did not let end is tried again.
+                    for _ in 0..16 {
+                        backend.maintain();
+                    }
+                }
+                if !disk.is_power_lost() {
                     check_accounting(&disk, &backend, &note);
                 }
             }
@@ -57,6 +71,35 @@ fn lives(seed: u64) -> Done {
         };
     }
     oracle.done
+}
+
+/// Whether a look at the directory found the records that a start has found.
+fn compare(backend: &BucketStorageBackend, looked: Option<&Inspection>, note: &str) {
+    let mut seen = BTreeSet::new();
+    for bucket in looked.map(Inspection::buckets).unwrap_or_default() {
+        if bucket.live_records == 0 {
+            continue;
+        }
+        let shown = looked
+            .expect("it has buckets")
+            .records(bucket.id, &mut |record| {
+                if record.state == RecordState::Live {
+                    let (tenant, key) = record.name.clone().expect("it is whole");
+                    seen.insert((tenant, key, record.incarnation));
+                }
+                ControlFlow::Continue(())
+            });
+        // A start gives some of them other names.
+        if let Err(error) = shown {
+            panic!("{note}: {error:?}");
+        }
+    }
+    let found = backend.list(Cursor::default(), usize::MAX).records;
+    let found: BTreeSet<_> = found
+        .into_iter()
+        .map(|record| (record.tenant, record.key, record.incarnation))
+        .collect();
+    assert_eq!(seen, found, "{note}");
 }
 
 /// How many seeds, and from which on: `MOONCAKE_CRASH_SEEDS`, `MOONCAKE_CRASH_FIRST`.

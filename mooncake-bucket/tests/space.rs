@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use mooncake_bucket::{
     BucketConfig, BucketGcWorker, BucketStorageBackend, CandidateKind, Disk, Eviction, GcConfig,
-    GetError, Incarnation, Name, OpenOptions, Put, PutError, Removal, Retry, SimDisk,
+    GcError, GetError, Incarnation, Name, OpenOptions, Put, PutError, Removal, Retry, SimDisk,
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
@@ -137,6 +137,41 @@ fn with_a_policy_puts_make_their_own_room() {
     }
 }
 
+/// Many callers at the end of the capacity: one bucket goes for all of them, and nobody is refused since all that could go
+/// are just going, or just being sealed.
+#[test]
+fn callers_that_need_room_at_once_share_what_is_evicted() {
+    for housekeeping in [false, true] {
+        let disk = SimDisk::new();
+        let mut config = config();
+        config.bucket_bytes = 128 << 10;
+        config.capacity_bytes = 1 << 20;
+        config.eviction = Eviction::Fifo;
+        config.housekeeping = housekeeping;
+        let backend = open(&disk, config);
+        disk.set_sync_time(Duration::from_millis(2));
+        std::thread::scope(|scope| {
+            for caller in 0..8u8 {
+                let backend = &backend;
+                scope.spawn(move || {
+                    let (key, value) = (format!("{caller}"), vec![caller; 10_000]);
+                    for number in 0..60 {
+                        // Each replaces the one before, and what says so has to be written before a bucket goes.
+                        let put = Put::new(Name::key(&key), life(number), &value);
+                        backend.put(put).unwrap();
+                    }
+                });
+            }
+        });
+        let counts = backend.counts();
+        assert_eq!((counts.put_records, counts.refused_full), (480, 0));
+        assert!(counts.evicted_buckets > 20, "{counts:?}");
+        // All the room that puts have is used, but for a bucket or two.
+        let used = backend.accounting().file_bytes;
+        assert!(used > 600 << 10, "{used} bytes are left of {counts:?}");
+    }
+}
+
 #[test]
 fn a_full_disk_is_an_answer_and_what_was_stored_stays() {
     let disk = SimDisk::new();
@@ -146,10 +181,19 @@ fn a_full_disk_is_an_answer_and_what_was_stored_stays() {
     for key in 0..200 {
         match put(&backend, key, 10_000) {
             Ok(()) => stored.push(key),
-            Err(PutError::Io(error)) => assert_eq!(error.kind(), std::io::ErrorKind::StorageFull),
+            // What is left is for collections.
+            Err(PutError::Full { .. }) => {}
             Err(error) => panic!("{error:?}"),
         }
     }
+    // Somebody else fills it meanwhile: what is being written finds out.
+    disk.fail_at(disk.steps(), std::io::ErrorKind::StorageFull);
+    backend.seal();
+    assert_eq!(backend.counts().seal_failures, 1);
+    let used = measured(&disk);
+    disk.set_capacity(Some(used));
+    let full = put(&backend, 1000, 10_000);
+    assert!(matches!(full, Err(PutError::Full { .. })), "{full:?}");
     assert!(stored.len() > 50 && stored.len() < 110, "{}", stored.len());
     assert!(stored.iter().all(|key| here(&backend, *key)));
     // The operator gives it more.
@@ -168,6 +212,156 @@ fn a_full_disk_is_an_answer_and_what_was_stored_stays() {
     assert!(stored.iter().all(|key| here(&backend, *key)));
     let accounting = backend.accounting();
     assert_eq!(accounting.file_bytes, measured(&disk), "{accounting:?}");
+}
+
+/// Puts leave room to what gives room back, of the capacity and of the disk alike.
+#[test]
+fn a_full_storage_can_remove_and_compact_and_takes_puts_again() {
+    for by_capacity in [true, false] {
+        let disk = SimDisk::new();
+        let mut config = config();
+        config.bucket_bytes = 128 << 10;
+        if by_capacity {
+            config.capacity_bytes = 1 << 20;
+        } else {
+            disk.set_capacity(Some(1 << 20));
+        }
+        let backend = open(&disk, config.clone());
+        let mut stored = Vec::new();
+        for key in 0.. {
+            match put(&backend, key, 10_000) {
+                Ok(()) => stored.push(key),
+                Err(PutError::Full { .. }) => break,
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+        backend.seal();
+        assert!(stored.len() > 60, "{}", stored.len());
+        let dead: Vec<_> = stored.iter().copied().filter(|key| key % 2 == 0).collect();
+        for key in &dead {
+            // One by one, so that each takes a block of the log.
+            remove(&backend, &[*key]);
+            assert!(measured(&disk) <= 1 << 20);
+        }
+        let mut gc = GcConfig::default();
+        gc.live_fraction = 0.8;
+        let found = backend.gc_candidates(&gc);
+        assert!(found.len() >= 5, "{found:?}");
+        for candidate in found {
+            let done = backend.compact_buckets_paced(&[candidate.bucket], &mut |_, _| {
+                assert!(measured(&disk) <= 1 << 20);
+                // Its copies take nothing from what puts have.
+                true
+            });
+            done.unwrap();
+        }
+        assert!(measured(&disk) < 700_000, "{}", measured(&disk));
+        put(&backend, 1000, 10_000).unwrap();
+        for key in stored {
+            assert_eq!(here(&backend, key), !dead.contains(&key));
+        }
+    }
+}
+
+#[test]
+fn a_compaction_without_room_is_an_answer_and_leaves_all_as_it_was() {
+    let disk = SimDisk::new();
+    let dead: Vec<_> = (0..60).filter(|key| key % 4 == 0).collect();
+    let backend = filled(&disk, 60, &dead);
+    let before = measured(&disk);
+    disk.set_capacity(Some(before + (64 << 10)));
+    let ids = backend.sealed_buckets();
+    let refused = backend.compact_buckets(&ids);
+    let Err(
+        error @ GcError::Full {
+            needed_bytes,
+            room_bytes,
+        },
+    ) = refused
+    else {
+        panic!("{refused:?}")
+    };
+    assert!(
+        needed_bytes > room_bytes && error.retry() == Retry::Later,
+        "{error}"
+    );
+    // The disk fills up between the look and the write: that is found out by the write.
+    disk.set_capacity(Some(before + (512 << 10)));
+    let failed = backend.compact_buckets_paced(&ids[..1], &mut |_, _| {
+        disk.set_capacity(Some(before + (8 << 10)));
+        true
+    });
+    assert!(
+        matches!(failed, Err(GcError::Io { .. } | GcError::Full { .. })),
+        "{failed:?}"
+    );
+    assert!((0..60).all(|key| here(&backend, key) == (key % 4 != 0)));
+    let accounting = backend.accounting();
+    assert_eq!((accounting.file_bytes, measured(&disk)), (before, before));
+    // Even on a disk without any room nothing is left to be undone, so that it goes on once there is some.
+    disk.set_capacity(None);
+    backend.compact_buckets(&ids).unwrap();
+    assert!((0..60).all(|key| here(&backend, key) == (key % 4 != 0)));
+}
+
+#[test]
+fn tombstones_without_room_are_an_answer_and_come_through_later() {
+    let disk = SimDisk::new();
+    let backend = filled(&disk, 60, &[0]);
+    disk.set_capacity(Some(measured(&disk)));
+    let removal = Removal {
+        name: Name::key("1"),
+        incarnation: life(1),
+    };
+    let Err(error) = &backend.mark_removed(&[removal])[0] else {
+        panic!("there is no room")
+    };
+    assert_eq!(error.retry(), Retry::Later);
+    assert_eq!(error.0.kind(), std::io::ErrorKind::StorageFull);
+    assert!(!here(&backend, 1), "what is in doubt is a miss");
+    assert_eq!(backend.accounting().file_bytes, measured(&disk));
+    disk.set_capacity(None);
+    remove(&backend, &[1]);
+    disk.cut_power();
+    for seed in 0..5 {
+        assert!(!here(&open(&disk.after_power_loss(seed), config()), 1));
+    }
+}
+
+/// Whatever step fails, the books say what the directory has.
+#[test]
+fn the_books_are_right_after_any_control_file_that_could_not_be_written() {
+    for step in 0..12 {
+        let disk = SimDisk::new();
+        let backend = open(&disk, config());
+        for key in 0..3 {
+            put(&backend, key, 1000).unwrap();
+        }
+        backend.seal();
+        // The first removal makes a log: a number for it, maybe, a file, its name.
+        let fails = disk.steps() + step;
+        disk.fail_at(fails, std::io::ErrorKind::Other);
+        let removal = Removal {
+            name: Name::key("1"),
+            incarnation: life(1),
+        };
+        let failed = backend.mark_removed(&[removal])[0].is_err();
+        if disk.steps() <= fails {
+            assert!(step > 4 && !failed, "step {step}");
+            return;
+        }
+        assert!(failed, "step {step}");
+        let books = backend.accounting().file_bytes;
+        assert_eq!(books, measured(&disk), "step {step}: {:?}", disk.list());
+        // Nor is what the failure left behind forgotten when the log is rewritten.
+        remove(&backend, &[1]);
+        assert_eq!(
+            backend.accounting().file_bytes,
+            measured(&disk),
+            "step {step}"
+        );
+    }
+    panic!("a log has fewer steps");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! turns; what is quoted is the median of the rounds, and a ratio is the median of the ratios of one
 //! round each.
 
+pub mod bucket;
 mod child;
 pub mod cpp;
 mod cpu;

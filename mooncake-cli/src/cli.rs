@@ -76,6 +76,9 @@ pub enum Command {
     /// Measure a store.
     #[command(subcommand)]
     Bench(commands::bench::BenchCommand),
+    /// Look after the directories in which nodes keep objects on disks.
+    #[command(subcommand)]
+    Bucket(commands::bucket::BucketCommand),
     /// Show the configuration.
     #[command(subcommand)]
     Config(commands::config::ConfigCommand),
@@ -125,6 +128,7 @@ fn run(cli: Cli, output: Output) -> Result<Exit, Failure> {
         Command::Transfer(command) => commands::transfer::run(&command, &context),
         Command::Topology(args) => commands::topology::run(&args, &context),
         Command::Bench(command) => commands::bench::run(&command, &context),
+        Command::Bucket(command) => commands::bucket::run(&command, &context),
         Command::Config(command) => commands::config::run(&command, &context),
     }
 }
@@ -231,6 +235,16 @@ mod tests {
             "transfer explain",
             "transfer explain --op write --length 4KiB --priority low --intent checkpoint --tenant t --policies f --policy p --link tcp --link rdma,rate=25GB/s,latency=3us,device=mlx5_0 --hint tcp",
             "transfer explain --same-machine --segment file --local cuda:0 --remote cpu:1 --device a,b --pool p --only file",
+            "bench bucket --quick",
+            "bench bucket --case put --case gc --folder d --rounds 3 --seconds 0.5 --records 5000 --without-fio -o json",
+            "bucket stat d",
+            "bucket ls d",
+            "bucket ls d prefix --tenant t --limit 3 -o json",
+            "bucket verify d",
+            "bucket compact d --live-fraction 0.9 --bytes-per-second 64MiB",
+            "bucket compact d --bucket 00000001 --bucket 2f --accept-damaged-logs",
+            "bucket dump d",
+            "bucket dump d --bucket 00000001",
             "config show",
             "config show node --name a",
         ] {
@@ -271,6 +285,11 @@ mod tests {
             "bench master --key-bytes 3",
             "bench master --seconds 0",
             "trace generate --requests -1",
+            "bench bucket --case sing",
+            "bench bucket --records 1",
+            "bucket stat",
+            "bucket dump d --bucket none",
+            "bucket compact d --live-fraction 2",
             "ls -o yaml",
             "dev relay",
             "dev relay --to a:1 --direction sideways",

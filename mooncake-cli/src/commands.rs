@@ -1,6 +1,7 @@
 //! The commands, one file each: its arguments, its result and what it does.
 
 pub mod bench;
+pub mod bucket;
 pub mod config;
 pub mod demo;
 pub mod dev;

@@ -5,9 +5,17 @@ mod page;
 
 use std::collections::BTreeSet;
 
+use mooncake_cli::bench::bucket::BucketReport;
 use mooncake_cli::bench::cpp::CppReplay;
+use mooncake_cli::bench::master::{Figure, Goal};
 use mooncake_cli::bench::transfer::{LinkShare, RoleReport, RoleRow};
 use mooncake_cli::bench::{Bar, Figures, Other, Report, Row, Yardstick};
+use mooncake_cli::commands::bucket::Whose;
+use mooncake_cli::commands::bucket::compact::Compacted;
+use mooncake_cli::commands::bucket::dump::{Dump, DumpedBucket, DumpedRecord, DumpedTombstone};
+use mooncake_cli::commands::bucket::ls::{ListedRecord, RecordListing};
+use mooncake_cli::commands::bucket::stat::{BucketRow, StorageStat};
+use mooncake_cli::commands::bucket::verify::{DamagedFile, DamagedRecord, Verified};
 use mooncake_cli::commands::get::GetResult;
 use mooncake_cli::commands::locate::{Place, Places};
 use mooncake_cli::commands::ls::{Listed, Listing};
@@ -81,7 +89,7 @@ fn measured_rows_have_the_fields_of_the_page() {
             met: true,
         })
     };
-    let other = Other {
+    let other = || Other {
         system: "cpp".to_owned(),
         gb_per_s: 1.0,
         ops_per_s: 1.0,
@@ -109,7 +117,7 @@ fn measured_rows_have_the_fields_of_the_page() {
         bar: bar(),
         cpu_ratio: 1.0,
         cpu_bar: None,
-        others: vec![other],
+        others: vec![other()],
         master: None,
         repeat: "mooncake bench store".to_owned(),
     };
@@ -124,6 +132,20 @@ fn measured_rows_have_the_fields_of_the_page() {
         others: Vec::new(),
         ..row
     };
+    let mut fio = other();
+    fio.bar = None;
+    let measured = Row {
+        others: vec![fio],
+        ..row.clone()
+    };
+    let figure = Figure::new("a", 1.0, "s").should_be(Goal::at_most(2.0));
+    check(
+        "bench bucket",
+        &BucketReport {
+            rows: vec![measured],
+            figures: vec![figure],
+        },
+    );
     let row = row.should_take_at_most(1.15);
     check("bench transfer", &Report { rows: vec![row] });
     let row = RoleRow {
@@ -221,6 +243,112 @@ fn objects_have_the_fields_of_the_page() {
                 key: key(),
                 removed: true,
                 error: None,
+            }],
+        },
+    );
+}
+
+#[test]
+fn directories_of_buckets_have_the_fields_of_the_page() {
+    let text = || "a".to_owned();
+    let whose = || Whose {
+        tenant: Some(text()),
+        key: Some(text()),
+        key_hex: Some(text()),
+        epoch: 1,
+        sequence: 1,
+    };
+    let bucket = || BucketRow {
+        bucket: text(),
+        sealed: true,
+        created_s: 1,
+        file_bytes: 1,
+        live_bytes: 1,
+        dead_bytes: 1,
+        live_records: 1,
+        dead_records: 1,
+        broken_records: 1,
+        flaw: None,
+    };
+    check(
+        "bucket stat",
+        &StorageStat {
+            directory: text(),
+            storage: text(),
+            created_s: None,
+            holder: None,
+            live_bytes: 1,
+            dead_bytes: 1,
+            overhead_bytes: 1,
+            file_bytes: 1,
+            allocated_bytes: 1,
+            live_records: 1,
+            dead_records: 1,
+            broken_records: 1,
+            tombstones: 1,
+            torn_logs: 1,
+            damaged_logs: 1,
+            damaged_buckets: 1,
+            transitions: 1,
+            quarantined_files: 1,
+            quarantined_bytes: 1,
+            foreign_files: 1,
+            buckets: vec![bucket()],
+        },
+    );
+    check(
+        "bucket ls",
+        &RecordListing {
+            records: vec![ListedRecord {
+                whose: whose(),
+                bytes: 1,
+                bucket: text(),
+            }],
+            ..RecordListing::default()
+        },
+    );
+    check(
+        "bucket verify",
+        &Verified {
+            damaged: vec![DamagedRecord {
+                whose: whose(),
+                bucket: text(),
+                at: 1,
+                flaw: text(),
+            }],
+            files: vec![DamagedFile {
+                file: text(),
+                flaw: text(),
+            }],
+            ..Verified::default()
+        },
+    );
+    check("bucket compact", &Compacted::default());
+    check(
+        "bucket dump",
+        &Dump {
+            storage: text(),
+            buckets: vec![DumpedBucket {
+                bucket: bucket(),
+                records: vec![DumpedRecord {
+                    at: 1,
+                    span_bytes: 1,
+                    value_at: 1,
+                    bytes: 1,
+                    state: "live",
+                    whose: whose(),
+                    hash: text(),
+                    flaw: None,
+                }],
+                error: None,
+            }],
+            tombstones: vec![DumpedTombstone {
+                log: text(),
+                hash: text(),
+                epoch: 1,
+                sequence: 1,
+                bucket: None,
+                at: None,
             }],
         },
     );

@@ -11,6 +11,7 @@
 //! `corpus/TARGET/`, under a name that says what it is, it is tried first from then on.
 
 mod answers;
+mod buckets;
 mod campaign;
 mod configuration;
 mod contracts;
@@ -44,8 +45,9 @@ pub struct Target {
 }
 
 /// All targets, by name.
-pub const TARGETS: [Target; 14] = [
+pub const TARGETS: [Target; 15] = [
     answers::TARGET,
+    buckets::TARGET,
     configuration::TARGET,
     contracts::TARGET,
     deltas::TARGET,

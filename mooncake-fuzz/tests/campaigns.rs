@@ -51,6 +51,6 @@ macro_rules! campaigns {
 }
 
 campaigns! {
-    answers configuration contracts deltas descriptors entries frames handles operations policies
+    answers buckets configuration contracts deltas descriptors entries frames handles operations policies
     requests topology trace units
 }

@@ -18,6 +18,8 @@ pub struct Found {
     pub name: String,
     /// Its length.
     pub bytes: u64,
+    /// What it takes on the disk.
+    pub allocated_bytes: u64,
     /// A plain file; anything else is not ours.
     pub is_file: bool,
 }
@@ -145,9 +147,14 @@ pub(crate) fn read_all(disk: &dyn Disk, name: &str) -> io::Result<Vec<u8>> {
     Ok(into)
 }
 
+/// What a file is called before it is finished.
+pub(crate) fn temporary(name: &str) -> String {
+    format!("{name}.tmp")
+}
+
 /// Puts `content` under `name`, so that after any crash there is either what was there or all of this.
 pub(crate) fn replace(disk: &dyn Disk, name: &str, content: &[u8]) -> io::Result<()> {
-    let temporary = format!("{name}.tmp");
+    let temporary = temporary(name);
     match disk.remove(&temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}

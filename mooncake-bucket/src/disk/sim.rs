@@ -391,10 +391,14 @@ impl Disk for SimDisk {
     fn list(&self) -> io::Result<Vec<Found>> {
         let state = self.state.lock();
         state.alive()?;
-        let found = state.names.iter().map(|(name, number)| Found {
-            name: name.clone(),
-            bytes: state.files[number].seen.len() as u64,
-            is_file: true,
+        let found = state.names.iter().map(|(name, number)| {
+            let bytes = state.files[number].seen.len() as u64;
+            Found {
+                name: name.clone(),
+                bytes,
+                allocated_bytes: bytes.next_multiple_of(4096),
+                is_file: true,
+            }
         });
         Ok(found.collect())
     }

@@ -37,6 +37,11 @@ impl GroupHead {
         bytes
     }
 
+    /// Whether these bytes were a head in the file with `stamp`, as far as they are left.
+    pub(crate) fn is_marked(bytes: &[u8], stamp: u64) -> bool {
+        bytes.len() >= 16 && bytes.starts_with(&MAGIC) && Fields(bytes).u64(8) == stamp
+    }
+
     /// Reads the head of a group of the file with `stamp` that begins at `at`.
     pub(crate) fn decode(bytes: &[u8], stamp: u64, at: u64) -> Result<Self, Flaw> {
         let fields = Fields(checked(bytes, MAGIC, GROUP_HEAD as usize, CHECKSUM)?);
@@ -101,6 +106,9 @@ impl Plan {
     }
 }
 
+/// Values from this size on are written from where they are. Copies of smaller ones cost less than one more piece.
+const APART: usize = 1024;
+
 /// A group as it goes to the disk: pieces that follow each other.
 #[derive(Debug)]
 pub(crate) struct Encoded<'a> {
@@ -136,7 +144,7 @@ impl<'a> Encoded<'a> {
                 layout.aligned,
             );
             heads.resize((layout.value_at() - apart) as usize, 0);
-            if layout.aligned {
+            if layout.aligned || record.value.len() >= APART {
                 encoded.values.push((heads.len(), record.value));
                 apart += record.value.len() as u64;
             } else {

@@ -1,6 +1,6 @@
 //! The log of removals: a head block, then frames, each from a fresh block on.
 
-use super::{BLOCK, FORMAT_VERSION, Fields, Flaw, checked, checksum, marked, set, up};
+use super::{BLOCK, FORMAT_VERSION, Fields, Flaw, UNIT, checked, checksum, marked, set, up};
 use crate::{hash::KeyHash, name::Incarnation};
 
 const FRAME: [u8; 4] = *b"MCTF";
@@ -29,6 +29,24 @@ pub(crate) struct Tombstone {
 }
 
 impl Tombstone {
+    /// Of a copy's own tombstone: it, that of every copy in its bucket, and that of every copy anywhere.
+    pub(crate) fn and_wider(self) -> [Self; 3] {
+        let in_bucket = Self {
+            unit: ANY_UNIT,
+            ..self
+        };
+        let anywhere = Self {
+            bucket: ANY_BUCKET,
+            ..in_bucket
+        };
+        [self, in_bucket, anywhere]
+    }
+
+    /// Where the copy begins; `None`: anywhere.
+    pub(crate) fn place(&self) -> Option<u64> {
+        (self.unit != ANY_UNIT).then(|| u64::from(self.unit) * UNIT)
+    }
+
     /// Whether it speaks of the copy that `place` is the tombstone of.
     pub(crate) fn covers(&self, place: &Self) -> bool {
         let bucket = self.bucket == ANY_BUCKET || self.bucket == place.bucket;

@@ -6,20 +6,23 @@
 
 use std::{
     io,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use crate::{
     append::Appender,
     bucket::{Bucket, Stage},
     counters::Counters,
-    disk::{read_exact, replace},
+    disk::read_exact,
     error::GcError,
     format::{
-        END_OF_UNITS, Flaw,
+        BLOCK, END_OF_UNITS, Flaw,
         control::Control,
         file_name::FileName,
-        footer::FooterEntry,
+        footer::{self, FooterEntry},
         group::{Encoded, NewRecord, Plan},
         record::Layout,
     },
@@ -27,6 +30,7 @@ use crate::{
     get::check_place,
     index::Entry,
     name::{Incarnation, Name},
+    room::Grant,
     storage::{Storage, unless_gone},
 };
 
@@ -42,6 +46,8 @@ pub(crate) struct Unfinished {
     target: Arc<Bucket>,
     sources: Vec<Arc<Bucket>>,
     committed: bool,
+    /// The commit was tried, and may have come through.
+    in_doubt: bool,
 }
 
 /// A record that is being copied.
@@ -100,7 +106,8 @@ impl Storage {
                 let bucket = self.bucket(*id);
                 bucket.map_or(0, |bucket| bucket.live_bytes.load(Ordering::Relaxed))
             });
-            let (some, later) = rest.split_at(fitting(live, self.config.bucket_bytes));
+            let most = self.config.bucket_bytes.min(self.room_to_collect());
+            let (some, later) = rest.split_at(fitting(live, most));
             report.add(&self.compact_into_one(some, pace)?);
             rest = later;
         }
@@ -113,6 +120,18 @@ impl Storage {
         for id in ids {
             sources.0.push(self.claim(*id)?);
         }
+        let sum = |counter: fn(&Bucket) -> &AtomicU64| -> u64 {
+            let all = sources.0.iter();
+            all.map(|source| counter(source).load(Ordering::Relaxed))
+                .sum()
+        };
+        let (bytes, records) = (
+            sum(|source| &source.live_bytes),
+            sum(|source| &source.live_records),
+        );
+        // With a head, a transition, and a block for the end of each portion.
+        let blocks = 3 + bytes / PORTION + ids.len() as u64;
+        let mut grant = self.grant(bytes + footer::bytes_of(records) + blocks * BLOCK)?;
         // What was replaced by records that are copied must stay dead without the sources.
         self.log
             .commit(&[], &self.pen())
@@ -145,9 +164,13 @@ impl Storage {
             target: Arc::clone(&target.bucket),
             sources: std::mem::take(&mut sources.0),
             committed: false,
+            in_doubt: false,
         };
         let mut report = GcReport::default();
-        let copied = self.copy_all(&target, &unfinished.sources, pace, &mut report);
+        let copied = grant.write(BLOCK, 0).and_then(|()| {
+            self.copy_all(&target, &unfinished.sources, pace, &mut grant, &mut report)
+        });
+        unfinished.in_doubt = copied.is_ok();
         let committed = copied.and_then(|copied| {
             let done = self.write_transition(number, ids, true);
             done.map_err(GcError::io("committing"))?;
@@ -193,6 +216,7 @@ impl Storage {
         target: &Appender,
         sources: &[Arc<Bucket>],
         pace: Pace<'_>,
+        grant: &mut Grant<'_>,
         report: &mut GcReport,
     ) -> Result<Copies, GcError> {
         let (mut copies, mut tail) = (Copies::default(), target.tail());
@@ -225,16 +249,24 @@ impl Storage {
                     }
                 }
                 if bytes >= PORTION {
-                    self.copy_portion(target, &portion, &mut tail, &mut copies.copied, pace)?;
+                    self.copy_portion(
+                        target,
+                        &portion,
+                        &mut tail,
+                        &mut copies.copied,
+                        pace,
+                        grant,
+                    )?;
                     portion.clear();
                     bytes = 0;
                 }
             }
             if !portion.is_empty() {
-                self.copy_portion(target, &portion, &mut tail, &mut copies.copied, pace)?;
+                self.copy_portion(target, &portion, &mut tail, &mut copies.copied, pace, grant)?;
             }
         }
         let entries: Vec<_> = copies.copied.iter().map(|copied| copied.to).collect();
+        grant.write(footer::bytes_of(entries.len() as u64), 0)?;
         self.write_footer(&target.bucket, &**target.file(), &entries, tail)
             .map_err(GcError::io("sealing a target"))?;
         report.moved_records = entries.len() as u64;
@@ -285,6 +317,7 @@ impl Storage {
         tail: &mut u64,
         copied: &mut Vec<Copied>,
         pace: Pace<'_>,
+        grant: &mut Grant<'_>,
     ) -> Result<(), GcError> {
         let records: Vec<_> = portion
             .iter()
@@ -303,6 +336,10 @@ impl Storage {
         if !pace(plan.bytes, 1) {
             return Err(GcError::Stopped);
         }
+        grant.write(
+            plan.bytes,
+            footer::bytes_of((copied.len() + portion.len()) as u64),
+        )?;
         let encoded = Encoded::new(&records, &plan, target.bucket.stamp, *tail);
         self.grow_file_bytes(&target.bucket, plan.bytes);
         target
@@ -356,9 +393,7 @@ impl Storage {
             sources,
         };
         let content = content.encode();
-        replace(&*self.disk, &name.text(), &content)?;
-        self.controls.set(name, content.len() as u64);
-        Ok(())
+        self.controls.replace(&*self.disk, name, &content)
     }
 
     /// Forgets a transition that has no target.
@@ -374,8 +409,10 @@ impl Storage {
     fn abort(&self, unfinished: &Unfinished) -> io::Result<()> {
         let target = &unfinished.target;
         let ids: Vec<_> = unfinished.sources.iter().map(|source| source.id).collect();
-        // Should the commit have come through after all, this takes it back before the target goes.
-        self.write_transition(target.id, &ids, false)?;
+        if unfinished.in_doubt {
+            // Should the commit have come through after all, this takes it back before the target goes.
+            self.write_transition(target.id, &ids, false)?;
+        }
         unless_gone(self.disk.remove(&FileName::Target(target.id).text()))?;
         self.disk.sync()?;
         self.forget(target);

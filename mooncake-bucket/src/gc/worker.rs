@@ -139,7 +139,12 @@ fn run(storage: &Weak<Storage>, shared: &Shared, config: &GcConfig) {
         for candidate in dead {
             warn(collect(&strong, shared, std::slice::from_ref(candidate)));
         }
-        let batch = together(sparse, strong.config.bucket_bytes);
+        // What there is no room for now may have some once others are done.
+        let room = strong.room_to_collect();
+        let fits = |candidate: &&Candidate| candidate.live_bytes < room;
+        let fitting: Vec<_> = sparse.iter().filter(fits).copied().collect();
+        let sparse = if fitting.is_empty() { sparse } else { &fitting };
+        let batch = together(sparse, strong.config.bucket_bytes.min(room));
         let worked = !batch.is_empty() && warn(collect(&strong, shared, batch));
         drop(strong);
         // What else is sparse is looked at anew: it may be dead by now.

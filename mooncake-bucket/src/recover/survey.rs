@@ -30,6 +30,9 @@ pub(crate) struct Survey {
     pub(crate) foreign: Vec<String>,
     pub(crate) quarantined_files: u64,
     pub(crate) quarantined_bytes: u64,
+    /// Of all files of ours, but the lock and those.
+    pub(crate) file_bytes: u64,
+    pub(crate) allocated_bytes: u64,
 }
 
 impl Survey {
@@ -52,6 +55,10 @@ impl Survey {
             self.foreign.push(file.name);
             return Ok(());
         };
+        if !matches!(name, FileName::Lock | FileName::Quarantined) {
+            self.file_bytes += file.bytes;
+            self.allocated_bytes += file.allocated_bytes;
+        }
         match name {
             FileName::Open(id) | FileName::Sealed(id) => {
                 self.used(id);

@@ -118,7 +118,7 @@ fn commit(
 }
 
 /// The length of a sealed bucket that is what it should be; `None`: it is not.
-fn whole_bytes(
+pub(crate) fn whole_bytes(
     disk: &dyn Disk,
     name: FileName,
     id: u32,

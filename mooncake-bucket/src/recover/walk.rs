@@ -29,6 +29,8 @@ const WINDOW: usize = 1 << 20;
 /// A file, read ahead.
 struct Window<'a> {
     file: &'a dyn DiskFile,
+    /// Where it ends: what is said to lie behind that takes no memory.
+    end: u64,
     at: u64,
     bytes: Vec<u8>,
 }
@@ -36,9 +38,11 @@ struct Window<'a> {
 impl Window<'_> {
     /// What is at `at`; shorter than `length` only where the file ends.
     fn get(&mut self, at: u64, length: usize) -> io::Result<&[u8]> {
+        let left = usize::try_from(self.end.saturating_sub(at)).unwrap_or(usize::MAX);
+        let length = length.min(left);
         let end = at + length as u64;
         if at < self.at || end > self.at + self.bytes.len() as u64 {
-            self.bytes.resize(length.max(WINDOW), 0);
+            self.bytes.resize(length.max(WINDOW.min(left)), 0);
             let read = self.file.read_at(at, &mut self.bytes)?;
             self.bytes.truncate(read);
             self.at = at;
@@ -55,6 +59,7 @@ pub(crate) fn walk(file: &dyn DiskFile, stamp: u64, hasher: &Hasher) -> io::Resu
     let end = file.len()?;
     let mut window = Window {
         file,
+        end,
         at: 0,
         bytes: Vec::new(),
     };
@@ -66,7 +71,8 @@ pub(crate) fn walk(file: &dyn DiskFile, stamp: u64, hasher: &Hasher) -> io::Resu
     while at < end {
         let head = window.get(at, GROUP_HEAD as usize)?;
         let Ok(head) = GroupHead::decode(head, stamp, at) else {
-            at += BLOCK;
+            let marked = GroupHead::is_marked(head, stamp);
+            at = skip_group(&mut window, at, stamp, marked, &mut found)?;
             continue;
         };
         let whole = walk_group(&mut window, &head, hasher, &mut found)?;
@@ -78,6 +84,36 @@ pub(crate) fn walk(file: &dyn DiskFile, stamp: u64, hasher: &Hasher) -> io::Resu
         at = after;
     }
     Ok(found)
+}
+
+/// Counts the records of a group whose head is damaged, as far as they can be found, and says where to look on. `marked`:
+/// there was a group for sure; otherwise only its records tell.
+fn skip_group(
+    window: &mut Window<'_>,
+    begin: u64,
+    stamp: u64,
+    marked: bool,
+    found: &mut Walk,
+) -> io::Result<u64> {
+    let (mut at, mut records) = (begin + GROUP_HEAD, 0);
+    loop {
+        let fixed = window.get(at, FIXED)?;
+        let Ok(length) = Record::header_bytes(fixed, at) else {
+            break;
+        };
+        let header = window.get(at, length as usize)?;
+        match Record::decode(header, at) {
+            Ok(record) if record.stamp == stamp => at = record.layout.end(),
+            _ => break,
+        }
+        records += 1;
+    }
+    if records == 0 {
+        found.broken += u64::from(marked);
+        return Ok(begin + BLOCK);
+    }
+    found.broken += records;
+    Ok(at.next_multiple_of(BLOCK))
 }
 
 /// Returns how many of the group's records are whole.

@@ -22,6 +22,7 @@ mod unary;
 
 pub use case::Case;
 pub use echo::serve_echo;
+pub(in crate::bench) use figure::table;
 pub use figure::{Direction, Figure, Goal};
 pub use rows::MasterSide;
 pub use suite::{MasterReport, Suite};

@@ -1,5 +1,6 @@
 //! `mooncake bench`: measures a store and its parts.
 
+mod bucket;
 mod master;
 mod plain_peer;
 mod replay;
@@ -11,6 +12,7 @@ use clap::Subcommand;
 use super::Context;
 use crate::output::{Exit, Failure};
 
+pub use bucket::BucketBenchArgs;
 pub use master::MasterBenchArgs;
 pub use plain_peer::PlainPeerArgs;
 pub use replay::ReplayArgs;
@@ -20,6 +22,8 @@ pub use transfer::{Direction, RoleArgs, TransferArgs};
 /// What can be measured.
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
+    /// Measure the object log that nodes keep on disks, beside plain files.
+    Bucket(BucketBenchArgs),
     /// Measure a master beside a plain echo of the same bytes.
     Master(MasterBenchArgs),
     /// Replay a trace: get each request's blocks, put those that are missing, check every byte.
@@ -40,6 +44,7 @@ pub enum BenchCommand {
 /// When it cannot be measured.
 pub fn run(command: &BenchCommand, context: &Context) -> Result<Exit, Failure> {
     match command {
+        BenchCommand::Bucket(args) => bucket::run(args, context),
         BenchCommand::Master(args) => master::run(args, context),
         BenchCommand::Replay(args) => replay::run(args, context),
         BenchCommand::Store(args) => store::run(args, context),

@@ -89,7 +89,7 @@ impl Figure {
 }
 
 /// The figures for a person.
-pub(super) fn table(figures: &[Figure]) -> String {
+pub(in crate::bench) fn table(figures: &[Figure]) -> String {
     use Align::{Left, Right};
     let mut table = Table::new(&[
         ("figure", Left),

@@ -65,7 +65,7 @@ fn key_bytes(text: &str) -> Result<usize, String> {
     }
 }
 
-fn seconds(text: &str) -> Result<f64, String> {
+pub(super) fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.001..=600.0).contains(&seconds) => Ok(seconds),
         _ => Err(format!("{text:?} is no length of a turn, such as 0.5")),
