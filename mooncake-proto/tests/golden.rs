@@ -533,11 +533,7 @@ df04188b07121d0a02696412046e616d65188b0720b70928eb07308f0e3a056f\
         "Segment",
     );
     check(memory_replica(), "08cb0110df04188b07", "MemoryReplica");
-    check(
-        local_disk_replica(),
-        "08b302120773746f72616765188b07",
-        "LocalDiskReplica",
-    );
+    check(local_disk_replica(), "188b0720b302", "LocalDiskReplica");
     check(
         remote_replica(),
         "0a0573746f7265120470617468188b07",
@@ -548,7 +544,7 @@ df04188b07121d0a02696412046e616d65188b0720b70928eb07308f0e3a056f\
         master::Replica {
             replica: Some(master::replica::Replica::LocalDisk(local_disk_replica())),
         },
-        "120f08b302120773746f72616765188b07",
+        "1206188b0720b302",
         "Replica LocalDisk",
     );
     check(
@@ -1038,8 +1034,7 @@ fn memory_replica() -> master::MemoryReplica {
 
 fn local_disk_replica() -> master::LocalDiskReplica {
     master::LocalDiskReplica {
-        holder_incarnation: 307,
-        storage: "storage".into(),
+        storage: 307,
         length: 907,
     }
 }

@@ -5,7 +5,7 @@ use std::{ops::Deref, sync::Arc, time::Duration};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smallvec::SmallVec;
 
-use super::{ClientId, Incarnation, Key, SegmentId};
+use super::{ClientId, Incarnation, Key, SegmentId, StorageId};
 
 /// What became of a command.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -87,6 +87,8 @@ pub struct Located<T> {
     pub results: Vec<Result<T, Failure>>,
     /// What [`Replica::Memory`] refers to.
     pub segments: Vec<SegmentHandle>,
+    /// What [`Replica::LocalDisk`] refers to.
+    pub storages: Vec<StorageHandle>,
 }
 
 /// Whether an object can be read.
@@ -116,7 +118,10 @@ pub type Replicas = SmallVec<[Replica; 1]>;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Replica {
     /// On a node's disk.
-    LocalDisk(Box<LocalDiskReplica>),
+    LocalDisk {
+        /// Its place in the table of storages that goes with the replica.
+        storage: u32,
+    },
     /// In a segment.
     Memory {
         /// Its place in the table that goes with the replica.
@@ -126,15 +131,6 @@ pub enum Replica {
     },
     /// In an object store.
     Remote(Box<RemoteReplica>),
-}
-
-/// See [`Replica::LocalDisk`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LocalDiskReplica {
-    /// The process that serves it.
-    pub holder: ClientId,
-    /// Identity of its storage directory.
-    pub storage: [u8; 16],
 }
 
 /// See [`Replica::Remote`].
@@ -218,6 +214,51 @@ impl Serialize for SegmentHandle {
 impl<'de> Deserialize<'de> for SegmentHandle {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         SegmentIdentity::deserialize(deserializer).map(Self::from)
+    }
+}
+
+/// What a storage is, and who holds it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StorageIdentity {
+    /// The same wherever its directory is moved to.
+    pub id: StorageId,
+    /// The process that serves it.
+    pub holder: ClientId,
+    /// Where that process answers readers.
+    pub endpoint: String,
+    /// Under which peers open its memory.
+    pub segment_name: String,
+    /// For people.
+    pub holder_name: String,
+}
+
+/// A storage's identity, shared by all answers that name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StorageHandle(Arc<StorageIdentity>);
+
+impl From<StorageIdentity> for StorageHandle {
+    fn from(identity: StorageIdentity) -> Self {
+        Self(Arc::new(identity))
+    }
+}
+
+impl Deref for StorageHandle {
+    type Target = StorageIdentity;
+
+    fn deref(&self) -> &StorageIdentity {
+        &self.0
+    }
+}
+
+impl Serialize for StorageHandle {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for StorageHandle {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        StorageIdentity::deserialize(deserializer).map(Self::from)
     }
 }
 

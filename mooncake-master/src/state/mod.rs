@@ -48,15 +48,15 @@ use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
 pub use answer::{
-    Answer, Description, Existence, Failure, ListedObject, LocalDiskReplica, Located, Object,
-    RemoteReplica, Replica, Replicas, SegmentHandle, SegmentIdentity, SegmentUsage,
+    Answer, Description, Existence, Failure, ListedObject, Located, Object, RemoteReplica, Replica,
+    Replicas, SegmentHandle, SegmentIdentity, SegmentUsage, StorageHandle, StorageIdentity,
 };
 pub use command::{
     Caller, Command, Grant, ListObjects, Operation, Placed, PutPlaced, PutStart, Remove,
 };
 pub use ids::{
     ClientId, DEFAULT_TENANT, Incarnation, Key, MAX_KEY_BYTES, MAX_NAME_BYTES, MAX_TENANT_BYTES,
-    SegmentId,
+    SegmentId, StorageId,
 };
 pub use listing::MAX_PAGE;
 pub use settings::Settings;

@@ -72,6 +72,7 @@ impl State {
         Ok(Answer::Started(Located {
             results,
             segments: table.handles,
+            storages: Vec::new(),
         }))
     }
 

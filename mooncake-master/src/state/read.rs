@@ -45,6 +45,7 @@ impl State {
         let found = Located {
             results,
             segments: table.handles,
+            storages: Vec::new(),
         };
         Answer::Looked { found, lease }
     }
@@ -79,7 +80,7 @@ impl State {
         // Readers try replicas in this order.
         object.replicas.sort_by_key(|replica| match replica {
             Replica::Memory { segment, .. } => segments.is_suspect(table.slot(*segment)),
-            Replica::LocalDisk { .. } | Replica::Remote { .. } => false,
+            Replica::LocalDisk { .. } | Replica::Remote(_) => false,
         });
         Ok(object)
     }
@@ -148,6 +149,7 @@ impl State {
         Located {
             results: keys.iter().map(&mut one).collect(),
             segments: table.handles,
+            storages: Vec::new(),
         }
     }
 
