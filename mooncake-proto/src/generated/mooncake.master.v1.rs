@@ -2610,8 +2610,9 @@ pub struct OffloadResult {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct NotifyOffloadResponse {
-    /// For each: success, or that the object was removed meanwhile (`REVOKED`), so that its record must
-    /// be removed as well; a task for that waits.
+    /// For each: success, or that the object was removed meanwhile or the task is not known any more
+    /// (`REVOKED`), so that its record must be removed: the holder does that by itself, whether or not a
+    /// task for it comes, too.
     #[prost(message, repeated, tag = "1")]
     pub results: ::prost::alloc::vec::Vec<KeyResult>,
 }
@@ -3052,7 +3053,8 @@ pub mod storages_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// Which objects to copy to the disk, and where they lie, under a lease.
+        /// Which objects to copy to the disk, and where they lie, under a lease. A task that has no result when
+        /// its lease has passed is given out again, under the same number.
         pub async fn fetch_offload_tasks(
             &mut self,
             request: impl tonic::IntoRequest<super::FetchOffloadTasksRequest>,
@@ -3285,7 +3287,8 @@ pub mod storages_server {
             tonic::Response<super::AckRemoveTasksResponse>,
             tonic::Status,
         >;
-        /// Which objects to copy to the disk, and where they lie, under a lease.
+        /// Which objects to copy to the disk, and where they lie, under a lease. A task that has no result when
+        /// its lease has passed is given out again, under the same number.
         async fn fetch_offload_tasks(
             &self,
             request: tonic::Request<super::FetchOffloadTasksRequest>,
