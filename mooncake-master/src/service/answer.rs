@@ -153,7 +153,10 @@ pub fn reply(terms: &Terms, operation: &Operation, answer: Answer) -> Reply {
             })
         }
         // Not given to operations, or no answer yet.
-        Answer::Hello { .. } | Answer::Later { .. } | Answer::Ticked { .. } => {
+        Answer::Hello { .. }
+        | Answer::Later { .. }
+        | Answer::Storage(_)
+        | Answer::Ticked { .. } => {
             refusal(Failure::invalid("this is no answer to an operation"))
         }
     }
@@ -242,7 +245,7 @@ fn describe_result(described: Result<Description, Box<ErrorDetail>>) -> proto::D
     }
 }
 
-fn object(object: Object) -> proto::Object {
+pub(super) fn object(object: Object) -> proto::Object {
     let length = object.length;
     let one = |replica| {
         use proto::replica::Replica as Place;
@@ -279,7 +282,7 @@ pub(crate) fn incarnation(of: Incarnation) -> proto::ObjectIncarnation {
     }
 }
 
-fn segment(segment: &SegmentIdentity) -> proto::Segment {
+pub(super) fn segment(segment: &SegmentIdentity) -> proto::Segment {
     proto::Segment {
         id: segment.id.0.to_vec().into(),
         name: segment.name.clone(),
@@ -292,14 +295,17 @@ fn segment(segment: &SegmentIdentity) -> proto::Segment {
 }
 
 fn storages(storages: &[StorageHandle]) -> Vec<proto::Storage> {
-    let one = |storage: &StorageHandle| proto::Storage {
+    storages.iter().map(storage).collect()
+}
+
+pub(super) fn storage(storage: &StorageHandle) -> proto::Storage {
+    proto::Storage {
         id: storage.id.0.to_vec().into(),
         holder_incarnation: storage.holder.0,
         endpoint: storage.endpoint.clone(),
         segment_name: storage.segment_name.clone(),
         holder: storage.holder_name.clone(),
-    };
-    storages.iter().map(one).collect()
+    }
 }
 
 fn usage(usage: &SegmentUsage) -> proto::SegmentUsage {

@@ -7,6 +7,7 @@ mod request;
 mod session;
 mod sessions;
 mod step;
+mod storages;
 mod unary;
 
 use std::{
@@ -203,9 +204,16 @@ impl Shared {
         let untold = self.sessions.invalidate(&effects);
         self.traffic.untold_invalidations.inc_by(untold);
         for effect in effects {
-            if let Effect::Reclaim { client } = effect {
-                self.sessions.reclaim(client);
-                continue;
+            match effect {
+                Effect::Reclaim { client } => {
+                    self.sessions.reclaim(client);
+                    continue;
+                }
+                Effect::Nudge { client } => {
+                    self.sessions.nudge(client);
+                    continue;
+                }
+                _ => {}
             }
             let Effect::Settled {
                 ticket,

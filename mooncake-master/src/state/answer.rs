@@ -5,12 +5,14 @@ use std::{ops::Deref, sync::Arc, time::Duration};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smallvec::SmallVec;
 
-use super::{ClientId, Incarnation, Key, SegmentId, StorageId};
+use super::{ClientId, Incarnation, Key, SegmentId, StorageAnswer, StorageId};
 
 /// What became of a command.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Answer {
+    /// To a call about a storage.
+    Storage(StorageAnswer),
     /// To [`Describe`](super::Operation::Describe).
     Described(Located<Description>),
     /// To commands that have nothing to tell.
@@ -302,6 +304,9 @@ pub enum Failure {
     /// The request makes no sense.
     #[error("{what}")]
     InvalidParams { what: String },
+    /// What the master must remember cannot be written down.
+    #[error("the master's log cannot be written, so this cannot be remembered: see the master's messages, and restart it once the disk is well")]
+    LogFailed,
     /// Nothing to write to.
     #[error("no segment is mounted")]
     NoSegment,
@@ -326,6 +331,9 @@ pub enum Failure {
     /// Too much memory waits for leases or writers to end.
     #[error("{quarantined} of {capacity} bytes wait for leases or writers to end")]
     QuarantineFull { quarantined: u64, capacity: u64 },
+    /// A holder has not removed what it was told to remove before.
+    #[error("storage {storage} has yet to remove {held} objects, which are all that may wait")]
+    RemovesPileUp { storage: StorageId, held: u64 },
     /// The named incarnation was removed, replaced or taken over.
     #[error("the put was revoked")]
     Revoked,
@@ -335,6 +343,12 @@ pub enum Failure {
     /// This life of the segment was unmounted while others could still use it.
     #[error("generation {generation} of the segment was dropped: register it anew")]
     StaleSegment { generation: u32 },
+    /// The storage has no holder, or another one.
+    #[error("the storage is not mounted: mount it, then tell what it holds")]
+    StorageNotFound,
+    /// A storage comes with objects of which no life of this master has heard.
+    #[error("storage {storage} has objects of which this master knows nothing: adopt it to keep them, or empty its directory")]
+    StorageUnknown { storage: StorageId },
     /// No segment could ever hold it.
     #[error("{length} bytes do not fit: the largest segment has {limit}")]
     TooLarge { length: u64, limit: u64 },

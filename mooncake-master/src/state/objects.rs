@@ -208,12 +208,6 @@ impl Objects {
         self.hasher.hash(tenant, key)
     }
 
-    /// The body that the key stands for, if it can be read.
-    pub(crate) fn readable(&self, sought: Sought<'_>) -> Option<u32> {
-        self.find(sought)
-            .filter(|&slot| self.bodies[slot].is_complete())
-    }
-
     /// Takes in a put that begins. Its key must be free, but for the complete body that it will
     /// replace.
     pub(crate) fn start(&mut self, slot: u32, sought: Sought<'_>, put: Put, replaces: Option<u32>) {
@@ -226,6 +220,12 @@ impl Objects {
         }
         self.writing.push_front(&mut self.bodies, slot);
         self.in_progress += 1;
+    }
+
+    /// Takes in a complete body without memory. Its key must be free.
+    pub(crate) fn restore(&mut self, slot: u32, sought: Sought<'_>, used: Use) {
+        self.index.insert(sought.hash, slot);
+        self.recency.join_apart(&mut self.bodies, slot, used);
     }
 
     /// The hash of a body's key.

@@ -121,7 +121,8 @@ impl State {
             return Err(Failure::invalid("an object has at least 1 byte"));
         }
         let (complete, under_way) = self.stands_for(sought);
-        if complete.is_some() && !upsert {
+        // One that cannot be read now gives way.
+        if !upsert && complete.is_some_and(|slot| self.is_readable(slot)) {
             return Err(Failure::ObjectExists);
         }
         if let Some(put) = under_way.and_then(|slot| self.objects.bodies[slot].put()) {
@@ -177,6 +178,9 @@ impl State {
             for (sought, item) in keys.into_iter().zip(together) {
                 let admitted = self.admit(now, (sought, put.upsert), item.length);
                 let slot = admitted.and_then(|standing| {
+                    if let Some(replaced) = standing.0 {
+                        self.room_for_removal(replaced, put.items.len())?;
+                    }
                     let slot = self.create(sought, item.length);
                     let bodies = &mut self.objects.bodies;
                     let at = (item.grant, item.offset);
@@ -210,6 +214,7 @@ impl State {
         }
         let used = self.next_use(now);
         self.objects.complete_put(slot, used);
+        self.offload_written(slot);
     }
 
     /// The body that can be read under the key, and the put of it that is under way.
@@ -255,6 +260,9 @@ impl State {
         match self.objects.bodies[slot].phase() {
             Phase::Writing { put } => {
                 self.check_writer(put, caller)?;
+                if let Some(replaced) = self.predecessor(slot) {
+                    self.room_for_removal(replaced, 1)?;
+                }
                 self.publish(now, slot);
                 Ok(())
             }

@@ -115,7 +115,8 @@ impl State {
             let fill = Fill {
                 capacity: self.segments.capacity,
                 used: self.segments.taken(),
-                quarantined: self.segments.quarantined_bytes,
+                // What is being saved is free by itself, too, once it is on a disk.
+                quarantined: self.segments.quarantined_bytes + self.saving_bytes,
             };
             if self.drain.goal(marks, fill) == 0 {
                 return false;
@@ -123,10 +124,23 @@ impl State {
             if !self.may_go_on() {
                 return true;
             }
-            if self.evict_oldest(None).is_none() && self.may_go_on() {
+            if !self.save_or_evict_oldest() && self.may_go_on() {
                 self.drain.give_up();
                 return false;
             }
+        }
+        true
+    }
+
+    /// Begins with the least recently used object that nothing keeps; `false`: there is none.
+    fn save_or_evict_oldest(&mut self) -> bool {
+        let Some(slot) = self.oldest(None) else {
+            return false;
+        };
+        if self.save(slot) {
+            self.work += 1;
+        } else {
+            self.evict(slot);
         }
         true
     }
@@ -211,11 +225,17 @@ impl State {
     }
 
     /// The segments where memory came free.
-    fn evict(&mut self, slot: u32) -> SmallVec<[u32; 2]> {
+    pub(super) fn evict(&mut self, slot: u32) -> SmallVec<[u32; 2]> {
         self.work += 1;
         let doomed = self.objects.is_doomed(slot);
         let before = self.segments.live_bytes;
-        let freed = self.discard(slot, self.objects.hash_at(slot));
+        let freed = if self.keep_on_disk(slot) {
+            let objects = &mut self.objects;
+            objects.recency.set_apart(&mut objects.bodies, slot);
+            self.free_places(slot)
+        } else {
+            self.discard(slot, self.objects.hash_at(slot))
+        };
         if !doomed {
             self.totals.evicted_objects += 1;
             let freed = before - self.segments.live_bytes;
