@@ -156,9 +156,7 @@ pub fn reply(terms: &Terms, operation: &Operation, answer: Answer) -> Reply {
         Answer::Hello { .. }
         | Answer::Later { .. }
         | Answer::Storage(_)
-        | Answer::Ticked { .. } => {
-            refusal(Failure::invalid("this is no answer to an operation"))
-        }
+        | Answer::Ticked { .. } => refusal(Failure::invalid("this is no answer to an operation")),
     }
 }
 

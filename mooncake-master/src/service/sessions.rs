@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use mooncake_proto::master::{
-    Answer, Event, Invalidate, InvalidatedObject, Nudge, Reclaim, event,
-};
+use mooncake_proto::master::{Answer, Event, Invalidate, InvalidatedObject, Nudge, Reclaim, event};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::sync::{mpsc, oneshot};

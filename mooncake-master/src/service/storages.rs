@@ -79,9 +79,8 @@ fn named(
     tenant: &str,
     of: Option<proto::ObjectIncarnation>,
 ) -> Result<(String, crate::state::Incarnation), Status> {
-    let of = of.ok_or_else(|| {
-        invalid(Failure::invalid("an object comes without its incarnation"))
-    })?;
+    let of =
+        of.ok_or_else(|| invalid(Failure::invalid("an object comes without its incarnation")))?;
     let tenant = match tenant {
         "" => crate::state::DEFAULT_TENANT,
         tenant => tenant,
@@ -90,7 +89,10 @@ fn named(
 }
 
 /// The results of keys, of which `key` gives the name for errors.
-fn each(results: Vec<Result<(), Failure>>, key: impl Fn(usize) -> Option<Key>) -> Vec<proto::KeyResult> {
+fn each(
+    results: Vec<Result<(), Failure>>,
+    key: impl Fn(usize) -> Option<Key>,
+) -> Vec<proto::KeyResult> {
     let one = |(at, result): (usize, Result<(), Failure>)| proto::KeyResult {
         error: result.err().map(|failure| match key(at) {
             Some(key) => fault(failure).with_key(key.0).into(),
@@ -290,7 +292,10 @@ impl Storages for MasterService {
         match self.storage_call(request.client_incarnation, call).await? {
             Answer::Storage(StorageAnswer::Removes { tasks, more }) => {
                 let tasks = tasks.into_iter().map(task).collect();
-                Ok(Response::new(proto::FetchRemoveTasksResponse { tasks, more }))
+                Ok(Response::new(proto::FetchRemoveTasksResponse {
+                    tasks,
+                    more,
+                }))
             }
             _ => unexpected(),
         }
@@ -328,14 +333,13 @@ impl Storages for MasterService {
                 more,
             }) => {
                 let objects_of = objects.results.into_iter().flatten();
-                let one = |((task, tenant, key), object): ((u64, String, Key), _)| {
-                    proto::OffloadTask {
+                let one =
+                    |((task, tenant, key), object): ((u64, String, Key), _)| proto::OffloadTask {
                         task,
                         tenant,
                         key: key.0,
                         object: Some(answer::object(object)),
-                    }
-                };
+                    };
                 Ok(Response::new(proto::FetchOffloadTasksResponse {
                     tasks: tasks.into_iter().zip(objects_of).map(one).collect(),
                     segments: objects

@@ -305,7 +305,9 @@ pub enum Failure {
     #[error("{what}")]
     InvalidParams { what: String },
     /// What the master must remember cannot be written down.
-    #[error("the master's log cannot be written, so this cannot be remembered: see the master's messages, and restart it once the disk is well")]
+    #[error(
+        "the master's log cannot be written, so this cannot be remembered: see the master's messages, and restart it once the disk is well"
+    )]
     LogFailed,
     /// Nothing to write to.
     #[error("no segment is mounted")]
@@ -347,7 +349,9 @@ pub enum Failure {
     #[error("the storage is not mounted: mount it, then tell what it holds")]
     StorageNotFound,
     /// A storage comes with objects of which no life of this master has heard.
-    #[error("storage {storage} has objects of which this master knows nothing: adopt it to keep them, or empty its directory")]
+    #[error(
+        "storage {storage} has objects of which this master knows nothing: adopt it to keep them, or empty its directory"
+    )]
     StorageUnknown { storage: StorageId },
     /// No segment could ever hold it.
     #[error("{length} bytes do not fit: the largest segment has {limit}")]

@@ -151,7 +151,11 @@ impl Body {
     }
 
     fn set_flag(&mut self, flag: u8, on: bool) {
-        self.kind = if on { self.kind | flag } else { self.kind & !flag };
+        self.kind = if on {
+            self.kind | flag
+        } else {
+            self.kind & !flag
+        };
     }
 }
 

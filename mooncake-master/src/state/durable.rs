@@ -8,8 +8,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Answer, Effect, Failure, Held, Incarnation, Key, Removal, State, StorageId,
-    disks::Stage,
+    Answer, Effect, Failure, Held, Incarnation, Key, Removal, State, StorageId, disks::Stage,
     removals::Pending,
 };
 use crate::Time;
@@ -251,7 +250,9 @@ impl State {
     fn replay_tasks(&mut self, removal: &Removal, tasks: &[(StorageId, u64)]) {
         for &(storage, task) in tasks {
             self.last_task = self.last_task.max(task);
-            let slot = self.storages.know(storage, self.settings.remove_queue_limit);
+            let slot = self
+                .storages
+                .know(storage, self.settings.remove_queue_limit);
             let pending = Pending {
                 removal: removal.clone(),
                 ticket: None,

@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Failure, Incarnation, Key, Located, Object, StorageHandle, StorageId, StorageIdentity};
+use super::{
+    Failure, Incarnation, Key, Located, Object, StorageHandle, StorageId, StorageIdentity,
+};
 
 /// What the holder of a storage, or an operator, asks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

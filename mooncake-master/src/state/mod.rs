@@ -76,8 +76,8 @@ pub use storages::RECONCILE_PAGE;
 
 pub(crate) use self::reservations::MAX_RESERVATION;
 use self::{
-    clients::Clients, closing::Closing, disks::Disks, leases::Leases, listing::Listing, objects::Objects,
-    promises::Promises, recency::Use, remove::Sweep, segments::Segments,
+    clients::Clients, closing::Closing, disks::Disks, leases::Leases, listing::Listing,
+    objects::Objects, promises::Promises, recency::Use, remove::Sweep, segments::Segments,
     storages::Storages, tenants::TenantId, tenants::Tenants,
 };
 use crate::{Time, evict::Drain, slab::Ref};

@@ -9,9 +9,9 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    bodies::Body,
     Answer, ClientId, Dropped, Failure, Incarnation, Key, Located, OffloadResult, Offloaded, State,
     StorageAnswer,
+    bodies::Body,
     disks::{Entry, Stage},
     durable::Record,
     hash::spread,
@@ -121,7 +121,10 @@ impl State {
 
     fn is_on(&self, slot: u32, storage: u32) -> bool {
         self.objects.bodies[slot].has_disk()
-            && self.disks.of(slot).any(|(_, entry)| entry.storage == storage)
+            && self
+                .disks
+                .of(slot)
+                .any(|(_, entry)| entry.storage == storage)
     }
 
     pub(super) fn fetch_offloads(
@@ -458,7 +461,8 @@ impl State {
         }
         let (list, round) = (&mut storage.entries, storage.round);
         let bodies = &mut self.objects.bodies;
-        self.disks.insert(bodies, list, (body, slot), (stage, round, 0))
+        self.disks
+            .insert(bodies, list, (body, slot), (stage, round, 0))
     }
 
     /// Takes a replica on a disk out of the books: the one place where what was charged returns.
@@ -554,7 +558,8 @@ impl State {
 
     /// Somebody can read a complete object without memory from a disk.
     pub(super) fn is_on_readable_disk(&self, slot: u32) -> bool {
-        self.objects.bodies[slot].has_disk() && self.disks.of(slot).any(|(_, e)| self.is_announced(e))
+        self.objects.bodies[slot].has_disk()
+            && self.disks.of(slot).any(|(_, e)| self.is_announced(e))
     }
 
     /// The replica can be read.
@@ -571,7 +576,9 @@ impl State {
         incarnation: Incarnation,
         length: u64,
     ) -> u32 {
-        let tenant = sought.tenant.expect("a tenant is known once something is under it");
+        let tenant = sought
+            .tenant
+            .expect("a tenant is known once something is under it");
         self.sequence += 1;
         let bodies = &mut self.objects.bodies;
         let slot = bodies.insert(tenant, sought.key, length, self.sequence);

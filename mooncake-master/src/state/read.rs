@@ -190,7 +190,9 @@ impl State {
             return 0;
         }
         let entries = self.disks.of(slot);
-        entries.filter(|(_, entry)| self.is_announced(entry)).count() as u32
+        entries
+            .filter(|(_, entry)| self.is_announced(entry))
+            .count() as u32
     }
 
     /// A complete object's replicas in the order in which readers try them: those in memory first,
@@ -209,9 +211,7 @@ impl State {
             return object;
         }
         object.replicas.sort_by_key(|replica| match replica {
-            Replica::Memory { segment, .. } => {
-                (segments.is_suspect(table.slot(*segment)), false)
-            }
+            Replica::Memory { segment, .. } => (segments.is_suspect(table.slot(*segment)), false),
             Replica::LocalDisk { storage } => {
                 let storage = storages.slots[*storage as usize];
                 (self.storages.at(storage).suspect, true)

@@ -9,9 +9,7 @@ use smallvec::SmallVec;
 
 use super::{
     Answer, Failure, Held, Incarnation, Key, Removal, State, StorageAnswer, StorageId,
-    disks::Stage,
-    durable::Record,
-    tenants::TenantId,
+    disks::Stage, durable::Record, tenants::TenantId,
 };
 
 /// Tasks that are given out at once.
@@ -68,7 +66,9 @@ impl RemoveTaskQueue {
     ) -> (Vec<(u64, Removal)>, bool) {
         let mut rest = self.tasks.range((Bound::Excluded(after), Bound::Unbounded));
         let first = rest.by_ref().take(limit);
-        let tasks = first.map(|(task, pending)| (*task, pending.removal.clone())).collect();
+        let tasks = first
+            .map(|(task, pending)| (*task, pending.removal.clone()))
+            .collect();
         (tasks, rest.next().is_some())
     }
 
@@ -137,7 +137,10 @@ impl State {
         for at in self.disks.places(slot) {
             let entry = *self.disks.at(at);
             let removal = Removal {
-                tenant: self.tenants.name(self.objects.bodies[slot].tenant()).to_string(),
+                tenant: self
+                    .tenants
+                    .name(self.objects.bodies[slot].tenant())
+                    .to_string(),
                 key: Some(Key::from(self.objects.bodies.key(slot).to_vec())),
                 incarnation: self.objects.bodies.incarnation(slot),
             };
@@ -194,7 +197,12 @@ impl State {
 
     /// All that the tenant has up to `last` is to be removed from disks; the promise waits until all
     /// holders that are alive have done so.
-    pub(super) fn remove_all_from_disks(&mut self, tenant: TenantId, last: Incarnation, ticket: u64) {
+    pub(super) fn remove_all_from_disks(
+        &mut self,
+        tenant: TenantId,
+        last: Incarnation,
+        ticket: u64,
+    ) {
         if self.storages.all.is_empty() {
             return;
         }

@@ -40,7 +40,10 @@ impl State {
                     self.find_readers(now, tenant, key, *incarnation, &mut read);
                 }
                 let result = self.remove_one(now, tenant, key, *incarnation);
-                if result.as_ref().is_err_and(|failure| *failure != Failure::ObjectNotFound) {
+                if result
+                    .as_ref()
+                    .is_err_and(|failure| *failure != Failure::ObjectNotFound)
+                {
                     // It stays, and is not waited for.
                     read.truncate(readers);
                 }

@@ -6,11 +6,8 @@ use rustc_hash::FxHashMap;
 
 use super::{
     Answer, ClientId, Failure, Held, MAX_NAME_BYTES, Measured, State, StorageAnswer, StorageCall,
-    StorageHandle, StorageId, StorageIdentity, StorageUsage,
-    clients::Client,
-    disks::Stage,
-    durable::Record,
-    removals::RemoveTaskQueue,
+    StorageHandle, StorageId, StorageIdentity, StorageUsage, clients::Client, disks::Stage,
+    durable::Record, removals::RemoveTaskQueue,
 };
 use crate::{
     Time,
@@ -179,7 +176,12 @@ impl Storages {
 }
 
 impl State {
-    pub(super) fn storage_call(&mut self, now: Time, client: ClientId, call: &StorageCall) -> Answer {
+    pub(super) fn storage_call(
+        &mut self,
+        now: Time,
+        client: ClientId,
+        call: &StorageCall,
+    ) -> Answer {
         super::answer_of(self.try_storage_call(now, client, call))
     }
 
@@ -285,7 +287,11 @@ impl State {
                 "a storage needs the endpoint of its holder and the name of its segment",
             ));
         }
-        let names = [&storage.endpoint, &storage.segment_name, &storage.holder_name];
+        let names = [
+            &storage.endpoint,
+            &storage.segment_name,
+            &storage.holder_name,
+        ];
         if names.iter().any(|name| name.len() > MAX_NAME_BYTES) {
             return Err(Failure::invalid(format!(
                 "a name has at most {MAX_NAME_BYTES} bytes"
@@ -294,7 +300,11 @@ impl State {
         let slot = match self.storages.find(storage.id) {
             Some(slot) => slot,
             None if fresh => self.know_storage(storage.id, false)?,
-            None => return Err(Failure::StorageUnknown { storage: storage.id }),
+            None => {
+                return Err(Failure::StorageUnknown {
+                    storage: storage.id,
+                });
+            }
         };
         let known = self.storages.at(slot);
         if known.mounted && known.identity.holder != client {
@@ -334,7 +344,9 @@ impl State {
         self.check_log()?;
         if self.storages.all.len() >= MAX_STORAGES {
             let limit = MAX_STORAGES as u64;
-            return Err(Failure::invalid(format!("there are {limit} storages already")));
+            return Err(Failure::invalid(format!(
+                "there are {limit} storages already"
+            )));
         }
         let slot = self.storages.know(id, self.settings.remove_queue_limit);
         self.storages.at_mut(slot).adopting = adopting;
@@ -357,7 +369,11 @@ impl State {
                 storage: storage.identity.clone(),
                 measured: storage.measured,
                 value_bytes: storage.value_bytes,
-                objects: if storage.is_usable() { storage.on_disk } else { 0 },
+                objects: if storage.is_usable() {
+                    storage.on_disk
+                } else {
+                    0
+                },
                 remove_tasks: storage.removes.len() as u64,
                 offload_tasks: storage.queued,
                 mounted: storage.mounted,
@@ -381,7 +397,11 @@ impl State {
         let orphans = std::mem::take(&mut storage.offloads);
         self.orphans.extend(orphans);
         let storage = self.storages.at(slot);
-        let mut begun: Vec<_> = storage.tasks.iter().map(|(&task, &at)| (task, at)).collect();
+        let mut begun: Vec<_> = storage
+            .tasks
+            .iter()
+            .map(|(&task, &at)| (task, at))
+            .collect();
         begun.sort_unstable();
         self.orphans.extend(begun.into_iter().map(|(_, at)| at));
         self.forget_removes(slot);
