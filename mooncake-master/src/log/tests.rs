@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use proptest::prelude::*;
-use rand::{RngExt as _, SeedableRng as _, rngs::SmallRng};
+use rand::{SeedableRng as _, rngs::SmallRng};
 
 use super::{
     codec::{decode, encode},

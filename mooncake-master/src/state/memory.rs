@@ -127,6 +127,9 @@ impl State {
     }
 
     pub(super) fn unpark(&mut self, slot: u32) {
+        if self.evict_saved(slot) {
+            return;
+        }
         let objects = &mut self.objects;
         if !objects.bodies[slot].is_kept() {
             self.work += objects.recency.unpark(&mut objects.bodies, slot);

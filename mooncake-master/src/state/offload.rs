@@ -18,7 +18,7 @@ use super::{
     leases::Covered,
     segments::Table,
 };
-use crate::{Time, slab::Ref};
+use crate::{Time, evict::share, slab::Ref};
 
 /// Tasks that are given out at once, and bytes.
 const FETCH: usize = 1024;
@@ -280,7 +280,7 @@ impl State {
             Offloaded::Done => {
                 self.totals.offloaded_objects += 1;
                 self.found(at.slot);
-                self.unsave(entry.body);
+                self.unpark(entry.body);
             }
             Offloaded::Failed if entry.failures + 1 < TRIES && self.has_memory(at.slot) => {
                 self.disks.at_mut(at.slot).failures += 1;
@@ -288,9 +288,12 @@ impl State {
             }
             Offloaded::Failed | Offloaded::Refused => {
                 self.totals.failed_offloads += 1;
+                let saving = self.objects.bodies[entry.body].is_saving();
                 self.erase(now, at.slot);
                 // No other disk is tried: that could go on for ever.
-                if self.unsave(entry.body) && !self.objects.bodies[entry.body].is_kept() {
+                let lives = |body: &Body| body.is_complete() && body.count() > 0;
+                let body = self.objects.bodies.at(entry.body);
+                if saving && body.is_some_and(|body| lives(body) && !body.is_kept()) {
                     self.evict(entry.body);
                 }
             }
@@ -413,14 +416,31 @@ impl State {
         true
     }
 
-    /// The object need not wait for a disk any more; `true`: it did.
-    pub(super) fn unsave(&mut self, slot: u32) -> bool {
-        if !self.objects.bodies.at(slot).is_some_and(Body::is_saving) {
+    /// The object need not wait for a disk any more.
+    pub(super) fn unsave(&mut self, slot: u32) {
+        if self.objects.bodies.at(slot).is_some_and(Body::is_saving) {
+            self.end_saving(slot);
+            self.unpark(slot);
+        }
+    }
+
+    /// Ends the eviction of an object that is on its disk, unless somebody reads it, or memory is not
+    /// short any more; `true`: it is evicted.
+    pub(super) fn evict_saved(&mut self, slot: u32) -> bool {
+        let body = &self.objects.bodies[slot];
+        let in_use = body.leases > 0 || body.reservation.is_reserved();
+        let saved = |(_, entry): (u32, &Entry)| entry.stage == Stage::OnDisk;
+        if !body.is_saving() || in_use || !self.disks.of(slot).any(saved) {
             return false;
         }
         self.end_saving(slot);
-        self.unpark(slot);
-        true
+        let staying = self.segments.taken() - self.segments.quarantined_bytes;
+        let low = share(self.segments.capacity, self.settings.low_watermark);
+        let evicts = staying > low && self.objects.bodies[slot].count() > 0;
+        if evicts {
+            self.evict(slot);
+        }
+        evicts
     }
 
     /// The same for one that goes.
@@ -525,6 +545,8 @@ impl State {
         self.leave(at);
         if self.objects.bodies[body].count() == 0 {
             self.lose_memory(now, body);
+        } else if !self.objects.bodies[body].has_disk() {
+            self.unsave(body);
         }
     }
 
