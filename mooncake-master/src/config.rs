@@ -63,7 +63,8 @@ pub struct MasterConfig {
     /// When more than this share of the capacity waits for leases or writers to end, puts that find
     /// no space are told to wait.
     pub quarantine_share: f64,
-    /// How segments are chosen: `random`.
+    /// How segments are chosen: `random`, `free_ratio_first`, `local_first` or
+    /// `ssd_free_ratio_first`.
     pub allocation_strategy: AllocationStrategy,
     /// Objects are copied to disks of nodes that offer some.
     pub enable_offload: bool,
@@ -220,9 +221,7 @@ mod tests {
                 .to_string()
         };
         assert!(parse(r#"{"client_tll": 3}"#).contains("client_tll"));
-        assert!(
-            parse(r#"{"allocation_strategy": "free_ratio_first"}"#).contains("not available yet")
-        );
+        assert!(parse(r#"{"allocation_strategy": "cxl"}"#).contains("`cxl` is not known"));
     }
 
     #[test]

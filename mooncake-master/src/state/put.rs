@@ -9,7 +9,7 @@ use super::{
     segments::{Table, Wish},
     tenants::TenantId,
 };
-use crate::Time;
+use crate::{AllocationStrategy, Time};
 
 /// More replicas of one object are a mistake.
 const MAX_REPLICAS: u32 = 64;
@@ -58,6 +58,7 @@ impl State {
             let keys = self.objects.bring(Some(tenant), keys);
             for (sought, (_, length)) in keys.into_iter().zip(together) {
                 let wish = Wish {
+                    writer,
                     strategy: self.settings.allocation_strategy,
                     draw: spread(&mut draw),
                     preferred: &put.preferred,
@@ -105,6 +106,9 @@ impl State {
             self.stands_for(sought)
         };
         self.begin(now, grant, (sought, standing), slot);
+        if wish.strategy == AllocationStrategy::SsdFreeRatioFirst {
+            self.charge_disks(slot);
+        }
         let segments = &self.segments;
         Ok(self.objects.view(slot, |slot| table.place(segments, slot)))
     }

@@ -11,6 +11,7 @@ use std::{
 use proptest::prelude::*;
 
 use super::{bodies::Phase, *};
+use crate::AllocationStrategy;
 
 const MIB: u64 = 1 << 20;
 
@@ -114,6 +115,7 @@ impl State {
         assert_eq!(leases, self.leases.covered());
         assert_eq!((self.held.len(), self.cancelled.len()), (held, held));
         assert_eq!(self.objects.open_puts() as u64, writing + held as u64);
+        assert!(writing + held as u64 > 0 || self.objects.placed.is_empty());
         let counters = self.counters();
         assert_eq!(
             (counters.objects, counters.puts_in_progress),
@@ -456,6 +458,15 @@ fn run(steps: &[Step], settings: Settings) -> (State, Driver) {
     (state, driver)
 }
 
+fn strategy() -> impl Strategy<Value = AllocationStrategy> {
+    prop_oneof![
+        Just(AllocationStrategy::Random),
+        Just(AllocationStrategy::FreeRatioFirst),
+        Just(AllocationStrategy::LocalFirst),
+        Just(AllocationStrategy::SsdFreeRatioFirst),
+    ]
+}
+
 fn offload() -> impl Strategy<Value = Offload> {
     prop_oneof![
         Just(Offload::Off),
@@ -469,9 +480,10 @@ proptest! {
     fn books_balance_after_each_step_and_all_returns_to_zero(
         steps in steps(),
         offload in offload(),
-        queue in 1usize..6
+        queue in 1usize..6,
+        strategy in strategy()
     ) {
-        let limits = Settings { offload_queue_limit: queue, remove_queue_limit: queue + 2, ..settings() };
+        let limits = Settings { allocation_strategy: strategy, offload_queue_limit: queue, remove_queue_limit: queue + 2, ..settings() };
         let (mut state, mut driver) = run(&steps, Settings { offload, ..limits });
         // Everybody falls silent: what was held by anybody comes back by itself.
         driver.take(&mut state, &Step::Wait(4_000));

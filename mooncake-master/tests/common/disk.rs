@@ -1,4 +1,10 @@
 //! A disk in miniature beside a store in miniature.
+#![allow(
+    dead_code,
+    clippy::allow_attributes,
+    clippy::unwrap_used,
+    reason = "help for tests, of which each uses its part"
+)]
 
 use mooncake_master::state::{
     Answer, ClientId, Command, Dropped, Failure, Held, Incarnation, Measured, Object,
