@@ -29,6 +29,9 @@ pub(crate) use self::{
     writer::{Checkpoint, Writer},
 };
 
+#[cfg(test)]
+pub(crate) use self::files::Out;
+
 use std::io;
 
 /// Why a state directory cannot be used, or not any more.
