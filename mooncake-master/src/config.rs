@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     AllocationStrategy,
-    state::{MAX_RESERVATION, Settings},
+    state::{MAX_RESERVATION, Offload, Settings},
 };
 
 /// The configuration of a master. Unknown fields are errors; absent ones have these defaults:
@@ -27,6 +27,9 @@ use crate::{
 /// assert_eq!(config.eviction_low_watermark_ratio, 0.85);
 /// assert_eq!(config.quarantine_share, 0.20);
 /// assert_eq!(config.allocation_strategy.to_string(), "random");
+/// assert!(!config.enable_offload && !config.offload_on_evict);
+/// assert_eq!(config.offloading_queue_limit, 50_000);
+/// assert_eq!(config.state_dir, "");
 /// # Ok::<_, serde_json::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -60,8 +63,18 @@ pub struct MasterConfig {
     /// When more than this share of the capacity waits for leases or writers to end, puts that find
     /// no space are told to wait.
     pub quarantine_share: f64,
-    /// How segments are chosen: `random`.
+    /// How segments are chosen: `random`, `free_ratio_first`, `local_first` or
+    /// `ssd_free_ratio_first`.
     pub allocation_strategy: AllocationStrategy,
+    /// Objects are copied to disks of nodes that offer some.
+    pub enable_offload: bool,
+    /// Not as soon as they are written, but when memory runs short.
+    pub offload_on_evict: bool,
+    /// So many objects wait to be copied to one disk at most.
+    pub offloading_queue_limit: u64,
+    /// Directory of the log that outlives the master; empty: what is on disks is not known after a
+    /// restart.
+    pub state_dir: String,
 }
 
 impl Default for MasterConfig {
@@ -81,6 +94,10 @@ impl Default for MasterConfig {
             eviction_low_watermark_ratio: 0.85,
             quarantine_share: 0.20,
             allocation_strategy: AllocationStrategy::Random,
+            enable_offload: false,
+            offload_on_evict: false,
+            offloading_queue_limit: 50_000,
+            state_dir: String::new(),
         }
     }
 }
@@ -109,6 +126,13 @@ impl MasterConfig {
             low_watermark: self.eviction_low_watermark_ratio,
             quarantine_share: self.quarantine_share,
             allocation_strategy: self.allocation_strategy,
+            offload: match (self.enable_offload, self.offload_on_evict) {
+                (false, _) => Offload::Off,
+                (true, false) => Offload::Eager,
+                (true, true) => Offload::OnEvict,
+            },
+            offload_queue_limit: usize::try_from(self.offloading_queue_limit).unwrap_or(usize::MAX),
+            log: !self.state_dir.is_empty(),
             hash_seed,
             ..Settings::default()
         })
@@ -123,6 +147,7 @@ impl MasterConfig {
             ("ping_interval_ms", self.ping_interval_ms),
             ("put_deadline_ms", self.put_deadline_ms),
             ("write_frame_budget_ms", self.write_frame_budget_ms),
+            ("offloading_queue_limit", self.offloading_queue_limit),
         ] {
             if value == 0 {
                 return wrong(field, "must be at least 1".to_owned());
@@ -143,6 +168,10 @@ impl MasterConfig {
             if !(0.0..=1.0).contains(&ratio) {
                 return wrong(field, format!("must be between 0 and 1, not {ratio}"));
             }
+        }
+        if self.offload_on_evict && !self.enable_offload {
+            let what = "needs enable_offload".to_owned();
+            return wrong("offload_on_evict", what);
         }
         let longest = MAX_RESERVATION.as_millis() as u64;
         if self.exist_reservation_ms > longest {
@@ -180,6 +209,7 @@ mod tests {
         assert!(refusal(|c| c.client_ttl = 0).starts_with("client_ttl"));
         assert!(refusal(|c| c.quarantine_share = f64::NAN).starts_with("quarantine_share"));
         assert!(refusal(|c| c.eviction_high_watermark_ratio = 0.5).contains("0.85 > 0.5"));
+        assert!(refusal(|c| c.offload_on_evict = true).contains("needs enable_offload"));
         assert!(refusal(|c| c.ping_interval_ms = 10_000).contains("client_ttl"));
     }
 
@@ -191,9 +221,7 @@ mod tests {
                 .to_string()
         };
         assert!(parse(r#"{"client_tll": 3}"#).contains("client_tll"));
-        assert!(
-            parse(r#"{"allocation_strategy": "free_ratio_first"}"#).contains("not available yet")
-        );
+        assert!(parse(r#"{"allocation_strategy": "cxl"}"#).contains("`cxl` is not known"));
     }
 
     #[test]

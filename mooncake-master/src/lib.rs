@@ -35,6 +35,7 @@ mod alloc;
 mod config;
 mod evict;
 mod list;
+mod log;
 mod mapped;
 mod metrics;
 mod server;
@@ -45,6 +46,7 @@ mod time;
 
 pub use alloc::{AllocationStrategy, UnknownStrategy};
 pub use config::{InvalidConfig, MasterConfig};
+pub use log::LogError;
 pub use server::{Master, RunningMaster, StartError};
 pub use service::{MasterService, SessionStream, wire};
 pub use time::Time;

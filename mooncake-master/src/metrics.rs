@@ -155,6 +155,27 @@ impl Collector for StateNumbers {
                 now.capacity_bytes,
             ),
             ("segments", "Mounted segments", now.segments),
+            ("storages", "Storages that have a holder", now.storages),
+            (
+                "disk_replicas",
+                "Replicas on disks, on their way there, or waiting for it",
+                now.disk_replicas,
+            ),
+            (
+                "queued_offloads",
+                "Objects that wait to be copied to disks",
+                now.queued_offloads,
+            ),
+            (
+                "remove_tasks",
+                "Objects that disks have yet to remove",
+                now.remove_tasks,
+            ),
+            (
+                "saving_bytes",
+                "Of objects that are evicted once they are on a disk",
+                now.saving_bytes,
+            ),
             ("leases", "Leases that are not over", now.leases),
             (
                 "reservations",
@@ -185,6 +206,31 @@ impl Collector for StateNumbers {
             ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)).encode(gauge)?;
         }
         let counters = [
+            (
+                "offloaded_objects",
+                "Objects copied to disks",
+                now.offloaded_objects,
+            ),
+            (
+                "failed_offloads",
+                "Copies to disks that failed for good",
+                now.failed_offloads,
+            ),
+            (
+                "missed_offloads",
+                "Copies to disks that no disk could take, or whose memory went before",
+                now.missed_offloads,
+            ),
+            (
+                "dropped_replicas",
+                "Replicas that disks gave up to make room",
+                now.dropped_replicas,
+            ),
+            (
+                "lost_replicas",
+                "Replicas that disks lost or damaged",
+                now.lost_replicas,
+            ),
             ("evicted_objects", "Objects evicted", now.evicted_objects),
             (
                 "evicted_bytes",

@@ -3,7 +3,13 @@
 mod lanes;
 mod vigil;
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 
@@ -11,7 +17,10 @@ pub(crate) use self::vigil::Vigil;
 
 use self::lanes::Lanes;
 use crate::{
-    InvalidConfig, MasterConfig, MasterService, admin, service::epoch_by_date, state::State,
+    InvalidConfig, LogError, MasterConfig, MasterService, Time, admin,
+    log::{Directory, Files, Log, recover},
+    service::epoch_by_date,
+    state::{Command, Settings, State},
 };
 
 /// Open streams have so long to hear of the end.
@@ -27,8 +36,9 @@ impl Master {
         let settings = config.settings(rand::random())?;
         let (listener, address) = bind("listen", &config.listen).await?;
         let (admin_listener, admin_address) = bind("admin_listen", &config.admin_listen).await?;
-        let state = State::new(epoch_by_date(), settings);
-        let service = MasterService::new(state, Duration::from_millis(config.ping_interval_ms));
+        let (state, log) = restored(&config.state_dir, settings)?;
+        let ping_interval = Duration::from_millis(config.ping_interval_ms);
+        let service = MasterService::with_log(state, ping_interval, log);
         let (stop, stopped) = watch::channel(false);
 
         let ticking = service.clone();
@@ -53,6 +63,35 @@ impl Master {
             tasks: Tasks(vec![ticks, grpc, admin]),
         })
     }
+}
+
+/// The state of a new life, which knows what earlier ones logged.
+fn restored(state_dir: &str, settings: Settings) -> Result<(State, Option<Log>), StartError> {
+    if state_dir.is_empty() {
+        return Ok((State::new(epoch_by_date(), settings), None));
+    }
+    let files: Arc<dyn Files> = Arc::new(Directory::open(Path::new(state_dir))?);
+    let begun = Instant::now();
+    // The epoch is known once all is read; the records of it are not about this life.
+    let mut all = Vec::new();
+    let recovered = recover(&*files, |records| all.push(records))?;
+    let epoch = epoch_by_date().max(recovered.epoch + 1);
+    let mut state = State::new(epoch, settings);
+    for records in all {
+        state.apply(Time::ZERO, &Command::Replay(records));
+    }
+    state.apply(Time::ZERO, &Command::Replayed);
+    let log = Log::start(files, &recovered, epoch)?;
+    tracing::info!(
+        state_dir,
+        epoch,
+        records = recovered.records,
+        replicas = state.counters().disk_replicas,
+        cut_off = recovered.torn_bytes,
+        took = ?begun.elapsed(),
+        "the log is read"
+    );
+    Ok((state, Some(log)))
 }
 
 /// A master that serves until it is shut down or dropped.
@@ -97,6 +136,7 @@ impl RunningMaster {
             tracing::debug!("some connections did not end in time");
         }
         self.tasks.0.append(&mut servers);
+        self.service.shared().close_log();
     }
 }
 
@@ -159,6 +199,9 @@ pub enum StartError {
         remedy: &'static str,
         source: io::Error,
     },
+    /// The state directory cannot be used.
+    #[error("the state directory is of no use")]
+    Log(#[from] LogError),
     /// The system has no threads left.
     #[error("the threads that serve connections cannot start")]
     Threads(#[source] io::Error),

@@ -152,6 +152,20 @@ impl<T> Slab<T> {
         }
     }
 
+    /// What the slot holds, if it is taken.
+    pub(crate) fn at(&self, slot: u32) -> Option<&T> {
+        let chunk = self.chunks.get((slot / CHUNK) as usize)?;
+        match chunk.slots.get((slot % CHUNK) as usize)? {
+            Slot::Taken { value, .. } => Some(value),
+            Slot::Vacant { .. } => None,
+        }
+    }
+
+    /// One past the highest slot that may be taken.
+    pub(crate) fn end(&self) -> u32 {
+        self.chunks.len() as u32 * CHUNK
+    }
+
     /// All values, by slot.
     #[cfg(test)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {

@@ -105,6 +105,7 @@ async fn pages_show_what_is_stored() {
         "another tenant"
     );
 
+    assert_eq!(json(admin, "/storages")["storages"], serde_json::json!([]));
     let segments = json(admin, "/segments");
     assert_eq!(segments["segments"][0]["name"], "segment-5");
     assert_eq!(segments["segments"][0]["used_bytes"], 3 * 128);

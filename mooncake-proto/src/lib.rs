@@ -1,11 +1,12 @@
 //! The messages and gRPC services of Mooncake, for clients and servers in Rust.
 //!
-//! [`tent`] is the control plane of the transfer engine, [`master`] the store's. Errors of both are
+//! [`tent`] is the control plane of the transfer engine, [`master`] the store's, and [`store`] what
+//! nodes with disks give to readers. Errors of all are
 //! one structured detail, [`status::ErrorDetail`], which [`Fault`] builds and reads.
 //!
 //! # Features
 //!
-//! `tent`, `master` (both on): the packages. `channel`: what a client needs to connect over HTTP/2.
+//! `tent`, `master`, `store` (all on): the packages. `channel`: what a client needs to connect over HTTP/2.
 //! `server`: what a server needs to listen.
 //!
 //! # Compatibility
@@ -38,7 +39,7 @@ pub mod tent {
     include!("generated/mooncake.tent.v1.rs");
 }
 
-/// `mooncake.master.v1`: objects, replicas, segments and the session.
+/// `mooncake.master.v1`: objects, replicas, segments, storages and the session.
 #[cfg(feature = "master")]
 #[expect(
     missing_docs,
@@ -48,6 +49,18 @@ pub mod tent {
 )]
 pub mod master {
     include!("generated/mooncake.master.v1.rs");
+}
+
+/// `mooncake.store.v1`: values on disks of nodes.
+#[cfg(feature = "store")]
+#[expect(
+    missing_docs,
+    unused_qualifications,
+    clippy::allow_attributes,
+    reason = "generated"
+)]
+pub mod store {
+    include!("generated/mooncake.store.v1.rs");
 }
 
 #[cfg(doctest)]

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use mooncake_proto::{master, status, tent};
+use mooncake_proto::{master, status, store, tent};
 use prost::Message;
 
 /// What a message is encoded to, and that this is read back as the same message.
@@ -30,11 +30,12 @@ fn no_message_is_without_an_example() {
         include_str!("../src/generated/mooncake.status.v1.rs"),
         include_str!("../src/generated/mooncake.tent.v1.rs"),
         include_str!("../src/generated/mooncake.master.v1.rs"),
+        include_str!("../src/generated/mooncake.store.v1.rs"),
     ] {
         let messages = messages(generated);
         assert!(!messages.is_empty());
         for message in messages {
-            let named = ["master", "status", "tent"]
+            let named = ["master", "status", "store", "tent"]
                 .iter()
                 .any(|package| ours.contains(&format!("-> {package}::{message} ")));
             assert!(named, "{message} has no example");
@@ -141,16 +142,18 @@ fn the_messages_of_master_keep_their_form() {
     );
     check(
         server_frame(),
-        "0a480a4608b30212410a1a0a180a0608b30210df0410df041a0b0a0908cb0110\
+        "0a710a6f08b302126a0a1a0a180a0608b30210df0410df041a0b0a0908cb0110\
 df04188b07121d0a02696412046e616d65188b0720b70928eb07308f0e3a056f\
-776e6572188b0720b709",
+776e6572188b0720b7092a270a026964108b071a08656e64706f696e74220c73\
+65676d656e745f6e616d652a06686f6c646572",
         "ServerFrame",
     );
     check(
         event(),
-        "0a4608b30212410a1a0a180a0608b30210df0410df041a0b0a0908cb0110df04\
+        "0a6f08b302126a0a1a0a180a0608b30210df0410df041a0b0a0908cb0110df04\
 188b07121d0a02696412046e616d65188b0720b70928eb07308f0e3a056f776e\
-6572188b0720b709",
+6572188b0720b7092a270a026964108b071a08656e64706f696e74220c736567\
+6d656e745f6e616d652a06686f6c646572",
         "Event Answer",
     );
     check(
@@ -402,9 +405,10 @@ df04188b07121d0a02696412046e616d65188b0720b70928eb07308f0e3a056f\
     );
     check(
         answer(),
-        "08b30212410a1a0a180a0608b30210df0410df041a0b0a0908cb0110df04188b\
+        "08b302126a0a1a0a180a0608b30210df0410df041a0b0a0908cb0110df04188b\
 07121d0a02696412046e616d65188b0720b70928eb07308f0e3a056f776e6572\
-188b0720b709",
+188b0720b7092a270a026964108b071a08656e64706f696e74220c7365676d65\
+6e745f6e616d652a06686f6c646572",
         "Answer Lookup",
     );
     check(
@@ -466,9 +470,10 @@ df04188b07121d0a02696412046e616d65188b0720b70928eb07308f0e3a056f\
             answer: Some(master::answer::Answer::Describe(describe_response())),
             ..answer()
         },
-        "08b3024a450a240a220a180a0608b30210df0410df041a0b0a0908cb0110df04\
+        "08b3024a6e0a240a220a180a0608b30210df0410df041a0b0a0908cb0110df04\
 188b07100118db0420b709121d0a02696412046e616d65188b0720b70928eb07\
-308f0e3a056f776e6572",
+308f0e3a056f776e65721a270a026964108b071a08656e64706f696e74220c73\
+65676d656e745f6e616d652a06686f6c646572",
         "Answer Describe",
     );
     check(
@@ -533,11 +538,7 @@ df04188b07121d0a02696412046e616d65188b0720b70928eb07308f0e3a056f\
         "Segment",
     );
     check(memory_replica(), "08cb0110df04188b07", "MemoryReplica");
-    check(
-        local_disk_replica(),
-        "08b302120773746f72616765188b07",
-        "LocalDiskReplica",
-    );
+    check(local_disk_replica(), "188b0720b302", "LocalDiskReplica");
     check(
         remote_replica(),
         "0a0573746f7265120470617468188b07",
@@ -548,7 +549,7 @@ df04188b07121d0a02696412046e616d65188b0720b70928eb07308f0e3a056f\
         master::Replica {
             replica: Some(master::replica::Replica::LocalDisk(local_disk_replica())),
         },
-        "120f08b302120773746f72616765188b07",
+        "1206188b0720b302",
         "Replica LocalDisk",
     );
     check(
@@ -583,7 +584,8 @@ df04188b07121d0a02696412046e616d65188b0720b70928eb07308f0e3a056f\
         lookup_response(),
         "0a1a0a180a0608b30210df0410df041a0b0a0908cb0110df04188b07121d0a02\
 696412046e616d65188b0720b70928eb07308f0e3a056f776e6572188b0720b7\
-09",
+092a270a026964108b071a08656e64706f696e74220c7365676d656e745f6e61\
+6d652a06686f6c646572",
         "LookupResponse",
     );
     check(
@@ -691,7 +693,8 @@ df04188b07121d0a02696412046e616d65188b0720b70928eb07308f0e3a056f\
         describe_response(),
         "0a240a220a180a0608b30210df0410df041a0b0a0908cb0110df04188b071001\
 18db0420b709121d0a02696412046e616d65188b0720b70928eb07308f0e3a05\
-6f776e6572",
+6f776e65721a270a026964108b071a08656e64706f696e74220c7365676d656e\
+745f6e616d652a06686f6c646572",
         "DescribeResponse",
     );
     check(
@@ -1038,8 +1041,7 @@ fn memory_replica() -> master::MemoryReplica {
 
 fn local_disk_replica() -> master::LocalDiskReplica {
     master::LocalDiskReplica {
-        holder_incarnation: 307,
-        storage: "storage".into(),
+        storage: 307,
         length: 907,
     }
 }
@@ -1092,6 +1094,7 @@ fn lookup_response() -> master::LookupResponse {
         segments: vec![segment()],
         lease: 907,
         lease_us: 1207,
+        storages: vec![storage()],
     }
 }
 
@@ -1225,6 +1228,7 @@ fn describe_response() -> master::DescribeResponse {
     master::DescribeResponse {
         results: vec![describe_result()],
         segments: vec![segment()],
+        storages: vec![storage()],
     }
 }
 
@@ -1407,6 +1411,664 @@ fn ping_response() -> master::PingResponse {
     master::PingResponse {
         epoch: 307,
         unknown_client: true,
+    }
+}
+
+#[test]
+fn the_messages_of_storages_keep_their_form() {
+    check(
+        storage(),
+        "0a026964108b071a08656e64706f696e74220c7365676d656e745f6e616d652a\
+06686f6c646572",
+        "Storage",
+    );
+    check(
+        storage_state(),
+        "08930310f70318df0420c50528ab06308b0738f107",
+        "StorageState",
+    );
+    check(
+        mount_storage_request(),
+        "0a270a026964108b071a08656e64706f696e74220c7365676d656e745f6e616d\
+652a06686f6c646572121508930310f70318df0420c50528ab06308b0738f107\
+1801",
+        "MountStorageRequest",
+    );
+    check(mount_storage_response(), "08cb01", "MountStorageResponse");
+    check(
+        held_object(),
+        "0a0674656e616e7412036b65791a0608b30210df0420f703",
+        "HeldObject",
+    );
+    check(
+        reconcile_storage_request(),
+        "0a0773746f7261676510c5051a180a0674656e616e7412036b65791a0608b302\
+10df0420f703200170ef20",
+        "ReconcileStorageRequest",
+    );
+    check(
+        reconcile_storage_response(),
+        "0a04df04c505",
+        "ReconcileStorageResponse",
+    );
+    check(
+        report_storage_request(),
+        "0a0773746f72616765121508930310f70318df0420c50528ab06308b0738f107\
+70ef20",
+        "ReportStorageRequest",
+    );
+    check(
+        report_storage_response(),
+        "08b30210930318f703",
+        "ReportStorageResponse",
+    );
+    check(
+        unmount_storage_request(),
+        "0a0773746f7261676570ef20",
+        "UnmountStorageRequest",
+    );
+    check(unmount_storage_response(), "", "UnmountStorageResponse");
+    check(
+        adopt_storage_request(),
+        "0a0773746f72616765",
+        "AdoptStorageRequest",
+    );
+    check(adopt_storage_response(), "", "AdoptStorageResponse");
+    check(list_storages_request(), "", "ListStoragesRequest");
+    check(
+        list_storages_response(),
+        "0a560a270a026964108b071a08656e64706f696e74220c7365676d656e745f6e\
+616d652a06686f6c646572121508930310f70318df0420c50528ab06308b0738\
+f10718df0420c50528ab06308b0738f1074001480150950a",
+        "ListStoragesResponse",
+    );
+    check(
+        storage_usage(),
+        "0a270a026964108b071a08656e64706f696e74220c7365676d656e745f6e616d\
+652a06686f6c646572121508930310f70318df0420c50528ab06308b0738f107\
+18df0420c50528ab06308b0738f1074001480150950a",
+        "StorageUsage",
+    );
+    check(
+        fetch_remove_tasks_request(),
+        "0a0773746f7261676510c50518ab0670ef20",
+        "FetchRemoveTasksRequest",
+    );
+    check(
+        fetch_remove_tasks_response(),
+        "0a1a08cb01120674656e616e741a0d0a036b6579120608b30210df041001",
+        "FetchRemoveTasksResponse",
+    );
+    check(
+        remove_task(),
+        "08cb01120674656e616e741a0d0a036b6579120608b30210df04",
+        "RemoveTask Object",
+    );
+    check(
+        master::RemoveTask {
+            what: Some(master::remove_task::What::AllUpTo(object_incarnation())),
+            ..remove_task()
+        },
+        "08cb01120674656e616e74220608b30210df04",
+        "RemoveTask AllUpTo",
+    );
+    check(
+        ack_remove_tasks_request(),
+        "0a0773746f726167651204f703df0470ef20",
+        "AckRemoveTasksRequest",
+    );
+    check(ack_remove_tasks_response(), "", "AckRemoveTasksResponse");
+    check(
+        fetch_offload_tasks_request(),
+        "0a0773746f7261676510ab06188b0770ef20",
+        "FetchOffloadTasksRequest",
+    );
+    check(
+        fetch_offload_tasks_response(),
+        "0a2a08b302120674656e616e741a036b657922180a0608b30210df0410df041a\
+0b0a0908cb0110df04188b07121d0a02696412046e616d65188b0720b70928eb\
+07308f0e3a056f776e657218930320f7032801",
+        "FetchOffloadTasksResponse",
+    );
+    check(
+        offload_task(),
+        "08b302120674656e616e741a036b657922180a0608b30210df0410df041a0b0a\
+0908cb0110df04188b07",
+        "OffloadTask",
+    );
+    check(
+        notify_offload_request(),
+        "0a0773746f72616765123708f703123208b8feffffffffffffff011004188b07\
+200228e30b30013a036b65794204706565724a05737461676552076d65737361\
+676570ef20",
+        "NotifyOffloadRequest",
+    );
+    check(
+        offload_result(),
+        "08f703123208b8feffffffffffffff011004188b07200228e30b30013a036b65\
+794204706565724a05737461676552076d657373616765",
+        "OffloadResult",
+    );
+    check(
+        notify_offload_response(),
+        "0a340a3208b8feffffffffffffff011004188b07200228e30b30013a036b6579\
+4204706565724a05737461676552076d657373616765",
+        "NotifyOffloadResponse",
+    );
+    check(
+        drop_replicas_request(),
+        "0a0773746f7261676512170a0674656e616e7412036b65791a0608b30210df04\
+200270ef20",
+        "DropReplicasRequest",
+    );
+    check(
+        dropped_replica(),
+        "0a0674656e616e7412036b65791a0608b30210df042002",
+        "DroppedReplica",
+    );
+    check(
+        drop_replicas_response(),
+        "0a340a3208b8feffffffffffffff011004188b07200228e30b30013a036b6579\
+4204706565724a05737461676552076d657373616765",
+        "DropReplicasResponse",
+    );
+    check(
+        prefetch_request(),
+        "0a046b6579730a046b6579737a0674656e616e74",
+        "PrefetchRequest",
+    );
+    check(
+        prefetch_response(),
+        "0a340a3208b8feffffffffffffff011004188b07200228e30b30013a036b6579\
+4204706565724a05737461676552076d657373616765",
+        "PrefetchResponse",
+    );
+    check(
+        fetch_promotions_request(),
+        "0a0773746f7261676510df0418c50570ef20",
+        "FetchPromotionsRequest",
+    );
+    check(
+        fetch_promotions_response(),
+        "0a2a08df04120674656e616e741a036b657922180a0608b30210df0410df041a\
+0b0a0908cb0110df04188b07121d0a02696412046e616d65188b0720b70928eb\
+07308f0e3a056f776e657218c5052001",
+        "FetchPromotionsResponse",
+    );
+    check(
+        promotion(),
+        "08df04120674656e616e741a036b657922180a0608b30210df0410df041a0b0a\
+0908cb0110df04188b07",
+        "Promotion",
+    );
+    check(
+        end_promotions_request(),
+        "0a0773746f72616765123708cb01123208b8feffffffffffffff011004188b07\
+200228e30b30013a036b65794204706565724a05737461676552076d65737361\
+676570ef20",
+        "EndPromotionsRequest",
+    );
+    check(
+        promotion_result(),
+        "08cb01123208b8feffffffffffffff011004188b07200228e30b30013a036b65\
+794204706565724a05737461676552076d657373616765",
+        "PromotionResult",
+    );
+    check(
+        end_promotions_response(),
+        "0a340a3208b8feffffffffffffff011004188b07200228e30b30013a036b6579\
+4204706565724a05737461676552076d657373616765",
+        "EndPromotionsResponse",
+    );
+}
+
+#[test]
+fn the_messages_of_store_keep_their_form() {
+    check(
+        disk_item(),
+        "0a0674656e616e7412036b65791a0608b30210df0420ab06288b07",
+        "DiskItem",
+    );
+    check(
+        read_offloaded_request(),
+        "0a0773746f7261676510ef2018ef20221b0a0674656e616e7412036b65791a06\
+08b30210df0420ab06288b0728df04",
+        "ReadOffloadedRequest",
+    );
+    check(
+        read_offloaded_response(),
+        "0a110a0f08b30210930318f70320df0428c50510930318f703",
+        "ReadOffloadedResponse",
+    );
+    check(
+        staged_result(),
+        "0a0f08b30210930318f70320df0428c505",
+        "StagedResult Staged",
+    );
+    check(
+        store::StagedResult {
+            result: Some(store::staged_result::Result::Error(error_detail().into())),
+        },
+        "123208b8feffffffffffffff011004188b07200228e30b30013a036b65794204\
+706565724a05737461676552076d657373616765",
+        "StagedResult Error",
+    );
+    check(staged(), "08b30210930318f70320df0428c505", "Staged");
+    check(
+        release_staged_request(),
+        "08ef2010ef201a049303f703",
+        "ReleaseStagedRequest",
+    );
+    check(release_staged_response(), "", "ReleaseStagedResponse");
+    check(
+        push_offloaded_request(),
+        "0a0773746f7261676510ef2018ef20220e7265616465725f7365676d656e742a\
+290a1b0a0674656e616e7412036b65791a0608b30210df0420ab06288b0710df\
+0418c50520ab06288b0730c50538ab06",
+        "PushOffloadedRequest",
+    );
+    check(
+        push_item(),
+        "0a1b0a0674656e616e7412036b65791a0608b30210df0420ab06288b0710df04\
+18c50520ab06288b07",
+        "PushItem",
+    );
+    check(
+        push_offloaded_response(),
+        "0a400a3208b8feffffffffffffff011004188b07200228e30b30013a036b6579\
+4204706565724a05737461676552076d65737361676510b30218930320f70328\
+df04",
+        "PushOffloadedResponse",
+    );
+    check(
+        push_result(),
+        "0a3208b8feffffffffffffff011004188b07200228e30b30013a036b65794204\
+706565724a05737461676552076d65737361676510b30218930320f70328df04",
+        "PushResult",
+    );
+}
+
+fn storage() -> master::Storage {
+    master::Storage {
+        id: "id".into(),
+        holder_incarnation: 907,
+        endpoint: "endpoint".into(),
+        segment_name: "segment_name".into(),
+        holder: "holder".into(),
+    }
+}
+
+fn storage_state() -> master::StorageState {
+    master::StorageState {
+        capacity_bytes: 403,
+        used_bytes: 503,
+        live_bytes: 607,
+        dead_bytes: 709,
+        queued_bytes: 811,
+        value_bytes: 907,
+        objects: 1009,
+    }
+}
+
+fn mount_storage_request() -> master::MountStorageRequest {
+    master::MountStorageRequest {
+        storage: Some(storage()),
+        state: Some(storage_state()),
+        fresh: true,
+    }
+}
+
+fn mount_storage_response() -> master::MountStorageResponse {
+    master::MountStorageResponse { page: 203 }
+}
+
+fn held_object() -> master::HeldObject {
+    master::HeldObject {
+        tenant: "tenant".into(),
+        key: "key".into(),
+        incarnation: Some(object_incarnation()),
+        length: 503,
+    }
+}
+
+fn reconcile_storage_request() -> master::ReconcileStorageRequest {
+    master::ReconcileStorageRequest {
+        storage: "storage".into(),
+        client_incarnation: 4207,
+        page: 709,
+        objects: vec![held_object()],
+        last: true,
+    }
+}
+
+fn reconcile_storage_response() -> master::ReconcileStorageResponse {
+    master::ReconcileStorageResponse {
+        remove: vec![607, 709],
+    }
+}
+
+fn report_storage_request() -> master::ReportStorageRequest {
+    master::ReportStorageRequest {
+        storage: "storage".into(),
+        client_incarnation: 4207,
+        state: Some(storage_state()),
+    }
+}
+
+fn report_storage_response() -> master::ReportStorageResponse {
+    master::ReportStorageResponse {
+        remove_tasks: 307,
+        offload_tasks: 403,
+        promotions: 503,
+    }
+}
+
+fn unmount_storage_request() -> master::UnmountStorageRequest {
+    master::UnmountStorageRequest {
+        storage: "storage".into(),
+        client_incarnation: 4207,
+    }
+}
+
+fn unmount_storage_response() -> master::UnmountStorageResponse {
+    master::UnmountStorageResponse {}
+}
+
+fn adopt_storage_request() -> master::AdoptStorageRequest {
+    master::AdoptStorageRequest {
+        storage: "storage".into(),
+    }
+}
+
+fn adopt_storage_response() -> master::AdoptStorageResponse {
+    master::AdoptStorageResponse {}
+}
+
+fn list_storages_request() -> master::ListStoragesRequest {
+    master::ListStoragesRequest {}
+}
+
+fn list_storages_response() -> master::ListStoragesResponse {
+    master::ListStoragesResponse {
+        storages: vec![storage_usage()],
+    }
+}
+
+fn storage_usage() -> master::StorageUsage {
+    master::StorageUsage {
+        storage: Some(storage()),
+        state: Some(storage_state()),
+        value_bytes: 607,
+        objects: 709,
+        remove_tasks: 811,
+        offload_tasks: 907,
+        promotions: 1009,
+        mounted: true,
+        reconciled: true,
+        silent_us: 1301,
+    }
+}
+
+fn fetch_remove_tasks_request() -> master::FetchRemoveTasksRequest {
+    master::FetchRemoveTasksRequest {
+        storage: "storage".into(),
+        client_incarnation: 4207,
+        limit: 709,
+        after: 811,
+    }
+}
+
+fn fetch_remove_tasks_response() -> master::FetchRemoveTasksResponse {
+    master::FetchRemoveTasksResponse {
+        tasks: vec![remove_task()],
+        more: true,
+    }
+}
+
+fn remove_task() -> master::RemoveTask {
+    master::RemoveTask {
+        task: 203,
+        tenant: "tenant".into(),
+        what: Some(master::remove_task::What::Object(key_incarnation())),
+    }
+}
+
+fn ack_remove_tasks_request() -> master::AckRemoveTasksRequest {
+    master::AckRemoveTasksRequest {
+        storage: "storage".into(),
+        client_incarnation: 4207,
+        tasks: vec![503, 607],
+    }
+}
+
+fn ack_remove_tasks_response() -> master::AckRemoveTasksResponse {
+    master::AckRemoveTasksResponse {}
+}
+
+fn fetch_offload_tasks_request() -> master::FetchOffloadTasksRequest {
+    master::FetchOffloadTasksRequest {
+        storage: "storage".into(),
+        client_incarnation: 4207,
+        limit: 811,
+        limit_bytes: 907,
+    }
+}
+
+fn fetch_offload_tasks_response() -> master::FetchOffloadTasksResponse {
+    master::FetchOffloadTasksResponse {
+        tasks: vec![offload_task()],
+        segments: vec![segment()],
+        lease: 403,
+        lease_us: 503,
+        more: true,
+    }
+}
+
+fn offload_task() -> master::OffloadTask {
+    master::OffloadTask {
+        task: 307,
+        tenant: "tenant".into(),
+        key: "key".into(),
+        object: Some(object()),
+    }
+}
+
+fn notify_offload_request() -> master::NotifyOffloadRequest {
+    master::NotifyOffloadRequest {
+        storage: "storage".into(),
+        client_incarnation: 4207,
+        results: vec![offload_result()],
+    }
+}
+
+fn offload_result() -> master::OffloadResult {
+    master::OffloadResult {
+        task: 503,
+        error: Some(error_detail().into()),
+    }
+}
+
+fn notify_offload_response() -> master::NotifyOffloadResponse {
+    master::NotifyOffloadResponse {
+        results: vec![key_result()],
+    }
+}
+
+fn drop_replicas_request() -> master::DropReplicasRequest {
+    master::DropReplicasRequest {
+        storage: "storage".into(),
+        client_incarnation: 4207,
+        objects: vec![dropped_replica()],
+    }
+}
+
+fn dropped_replica() -> master::DroppedReplica {
+    master::DroppedReplica {
+        tenant: "tenant".into(),
+        key: "key".into(),
+        incarnation: Some(object_incarnation()),
+        reason: master::dropped_replica::Reason::Damaged.into(),
+    }
+}
+
+fn drop_replicas_response() -> master::DropReplicasResponse {
+    master::DropReplicasResponse {
+        results: vec![key_result()],
+    }
+}
+
+fn prefetch_request() -> master::PrefetchRequest {
+    master::PrefetchRequest {
+        tenant: "tenant".into(),
+        keys: vec!["keys".into(), "keys".into()],
+    }
+}
+
+fn prefetch_response() -> master::PrefetchResponse {
+    master::PrefetchResponse {
+        results: vec![key_result()],
+    }
+}
+
+fn fetch_promotions_request() -> master::FetchPromotionsRequest {
+    master::FetchPromotionsRequest {
+        storage: "storage".into(),
+        client_incarnation: 4207,
+        limit: 607,
+        limit_bytes: 709,
+    }
+}
+
+fn fetch_promotions_response() -> master::FetchPromotionsResponse {
+    master::FetchPromotionsResponse {
+        promotions: vec![promotion()],
+        segments: vec![segment()],
+        deadline_us: 709,
+        more: true,
+    }
+}
+
+fn promotion() -> master::Promotion {
+    master::Promotion {
+        task: 607,
+        tenant: "tenant".into(),
+        key: "key".into(),
+        object: Some(object()),
+    }
+}
+
+fn end_promotions_request() -> master::EndPromotionsRequest {
+    master::EndPromotionsRequest {
+        storage: "storage".into(),
+        client_incarnation: 4207,
+        results: vec![promotion_result()],
+    }
+}
+
+fn promotion_result() -> master::PromotionResult {
+    master::PromotionResult {
+        task: 203,
+        error: Some(error_detail().into()),
+    }
+}
+
+fn end_promotions_response() -> master::EndPromotionsResponse {
+    master::EndPromotionsResponse {
+        results: vec![key_result()],
+    }
+}
+
+fn disk_item() -> store::DiskItem {
+    store::DiskItem {
+        tenant: "tenant".into(),
+        key: "key".into(),
+        incarnation: Some(object_incarnation()),
+        offset: 811,
+        length: 907,
+    }
+}
+
+fn read_offloaded_request() -> store::ReadOffloadedRequest {
+    store::ReadOffloadedRequest {
+        storage: "storage".into(),
+        holder_incarnation: 4207,
+        reader_incarnation: 4207,
+        items: vec![disk_item()],
+        budget_us: 607,
+    }
+}
+
+fn read_offloaded_response() -> store::ReadOffloadedResponse {
+    store::ReadOffloadedResponse {
+        results: vec![staged_result()],
+        ticket: 403,
+        held_us: 503,
+    }
+}
+
+fn staged_result() -> store::StagedResult {
+    store::StagedResult {
+        result: Some(store::staged_result::Result::Staged(staged())),
+    }
+}
+
+fn staged() -> store::Staged {
+    store::Staged {
+        registration: 307,
+        generation: 403,
+        offset: 503,
+        length: 607,
+        checksum: 709,
+    }
+}
+
+fn release_staged_request() -> store::ReleaseStagedRequest {
+    store::ReleaseStagedRequest {
+        holder_incarnation: 4207,
+        reader_incarnation: 4207,
+        tickets: vec![403, 503],
+    }
+}
+
+fn release_staged_response() -> store::ReleaseStagedResponse {
+    store::ReleaseStagedResponse {}
+}
+
+fn push_offloaded_request() -> store::PushOffloadedRequest {
+    store::PushOffloadedRequest {
+        storage: "storage".into(),
+        holder_incarnation: 4207,
+        reader_incarnation: 4207,
+        reader_segment: "reader_segment".into(),
+        items: vec![push_item()],
+        budget_us: 709,
+        margin_us: 811,
+    }
+}
+
+fn push_item() -> store::PushItem {
+    store::PushItem {
+        item: Some(disk_item()),
+        op_id: 607,
+        registration: 709,
+        generation: 811,
+        offset: 907,
+    }
+}
+
+fn push_offloaded_response() -> store::PushOffloadedResponse {
+    store::PushOffloadedResponse {
+        results: vec![push_result()],
+    }
+}
+
+fn push_result() -> store::PushResult {
+    store::PushResult {
+        error: Some(error_detail().into()),
+        checksum: 307,
+        queue_us: 403,
+        disk_us: 503,
+        wire_us: 607,
     }
 }
 

@@ -6,7 +6,7 @@ use clap::Args;
 use serde::Serialize;
 
 use mooncake_proto::master::describe_result::Result::{Description, Error};
-use mooncake_proto::master::{DescribeRequest, Replica, Segment, replica};
+use mooncake_proto::master::{DescribeRequest, Replica, Segment, Storage, replica};
 use mooncake_store::core::{MasterAnswer, MasterRequest};
 use mooncake_store::{ErrorCode, Fault};
 
@@ -97,7 +97,7 @@ pub fn run(args: &WhereArgs, context: &Context) -> Result<Exit, Failure> {
                 let replicas = found.object.unwrap_or_default().replicas;
                 let replicas = replicas
                     .into_iter()
-                    .filter_map(|replica| place(replica, &answer.segments))
+                    .filter_map(|replica| place(replica, &answer.segments, &answer.storages))
                     .collect();
                 Ok(Some(Places {
                     key: shown.clone(),
@@ -118,15 +118,18 @@ pub fn run(args: &WhereArgs, context: &Context) -> Result<Exit, Failure> {
 }
 
 /// `None`: of a kind that only a newer version knows.
-fn place(replica: Replica, segments: &[Segment]) -> Option<Place> {
+fn place(replica: Replica, segments: &[Segment], storages: &[Storage]) -> Option<Place> {
     Some(match replica.replica? {
-        replica::Replica::LocalDisk(disk) => Place {
-            kind: "local_disk",
-            node: format!("{:016x}", disk.holder_incarnation),
-            address: String::new(),
-            offset: 0,
-            bytes: disk.length,
-        },
+        replica::Replica::LocalDisk(disk) => {
+            let storage = storages.get(disk.storage as usize)?;
+            Place {
+                kind: "local_disk",
+                node: storage.holder.clone(),
+                address: storage.endpoint.clone(),
+                offset: 0,
+                bytes: disk.length,
+            }
+        }
         replica::Replica::Memory(memory) => {
             let segment = segments.get(memory.segment as usize)?;
             Place {

@@ -94,6 +94,10 @@ fn config(settings: &MasterSettings) -> MasterConfig {
         quarantine_share: settings.quarantine_share.get(),
         reserved_share: settings.reserved_share.get(),
         allocation_strategy: settings.allocation_strategy,
+        enable_offload: settings.enable_offload,
+        offload_on_evict: settings.offload_on_evict,
+        offloading_queue_limit: settings.offloading_queue_limit,
+        state_dir: settings.state_dir.clone(),
     }
 }
 

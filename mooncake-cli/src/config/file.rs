@@ -145,6 +145,7 @@ pub(super) fn unknown(
 fn scalar(value: &DeValue<'_>, setting: &Setting) -> Result<String, String> {
     match value {
         DeValue::String(text) => Ok(text.to_string()),
+        DeValue::Boolean(switch) => Ok(switch.to_string()),
         DeValue::Integer(number) if number.radix() == 10 => Ok(number.as_str().to_owned()),
         DeValue::Float(number) => Ok(number.as_str().to_owned()),
         other => Err(format!(

@@ -27,6 +27,7 @@ segment_size = \"64GiB\"
 
 A *duration* is a whole number and `us`, `ms`, `s`, `m` or `h`. A *size* is a whole number of bytes, or one with `KiB`,
 `MiB`, `GiB`, `TiB` (powers of 1,024) or `kB`, `MB`, `GB`, `TB` (powers of 1,000). A *ratio* lies between 0 and 1.
+A *switch* is `true` or `false`.
 
 Variables that Kubernetes makes for a service of the name `mooncake-master` (`MOONCAKE_MASTER_PORT`,
 `MOONCAKE_MASTER_SERVICE_HOST` and so on) are no settings and do no harm. `MOONCAKE_LOG` chooses what is logged to

@@ -33,6 +33,14 @@ settings! {
         eviction_low_watermark_ratio: Ratio = "0.85",
         /// How the segment of a new object is chosen.
         allocation_strategy: AllocationStrategy = "random",
+        /// Objects are copied to the disks of nodes that offer some.
+        enable_offload: bool = "false",
+        /// They are copied when memory runs short, not as soon as they are written.
+        offload_on_evict: bool = "false",
+        /// So many objects wait to be copied to one disk at most.
+        offloading_queue_limit: u64 = "50000",
+        /// Directory of the log that outlives the master; when empty, a restart forgets what disks hold.
+        state_dir: String = "",
         /// Puts are told to wait while more than this share of the capacity is freed but not reusable yet.
         quarantine_share: Ratio = "0.20",
     }
@@ -101,6 +109,12 @@ fn check_master(settings: &MasterSettings) -> Result<(), String> {
             "client_ttl is {}, but only whole seconds are counted",
             duration_text(settings.client_ttl)
         ));
+    }
+    if settings.offload_on_evict && !settings.enable_offload {
+        return Err("offload_on_evict is true, but enable_offload is not".to_owned());
+    }
+    if settings.offloading_queue_limit == 0 {
+        return Err("offloading_queue_limit is 0, but 1 is the least".to_owned());
     }
     for (name, duration) in [
         ("default_kv_lease_ttl", settings.default_kv_lease_ttl),

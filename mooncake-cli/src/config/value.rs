@@ -29,6 +29,24 @@ impl SettingValue for String {
     }
 }
 
+impl SettingValue for bool {
+    const KIND: &'static str = "switch";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        text.parse()
+            .map_err(|_| format!("{text:?} is neither true nor false"))
+    }
+}
+
+impl SettingValue for u64 {
+    const KIND: &'static str = "number";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        text.parse()
+            .map_err(|_| format!("{text:?} is no whole number"))
+    }
+}
+
 impl SettingValue for SocketAddr {
     const KIND: &'static str = "ip:port";
 

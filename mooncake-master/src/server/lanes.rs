@@ -16,7 +16,10 @@ use std::{
 
 use hyper::{body::Incoming, rt::Executor, server::conn::http2};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use mooncake_proto::master::master_server::MasterServer;
+use mooncake_proto::master::{
+    master_server::MasterServer,
+    storages_server::{SERVICE_NAME as STORAGES, StoragesServer},
+};
 use parking_lot::Mutex;
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -68,8 +71,7 @@ impl Lanes {
                 .enable_all()
                 .build()?;
             let lane = Lane {
-                service: MasterServer::new(service.clone())
-                    .max_decoding_message_size(MAX_MESSAGE_BYTES),
+                service: Calls::new(service),
                 stopped: stopped.clone(),
             };
             let alive = alive.clone();
@@ -120,7 +122,7 @@ impl Lanes {
 }
 
 struct Lane {
-    service: MasterServer<MasterService>,
+    service: Calls,
     stopped: watch::Receiver<bool>,
 }
 
@@ -156,7 +158,7 @@ impl Lane {
 /// Serves one connection to its end.
 async fn connection(
     stream: std::net::TcpStream,
-    service: MasterServer<MasterService>,
+    service: Calls,
     mut stopped: watch::Receiver<bool>,
 ) {
     let stream = stream
@@ -178,7 +180,7 @@ async fn connection(
         .max_frame_size(MAX_FRAME_BYTES)
         .keep_alive_interval(KEEPALIVE)
         .keep_alive_timeout(KEEPALIVE)
-        .serve_connection(TokioIo::new(stream), Calls(service));
+        .serve_connection(TokioIo::new(stream), service);
     let mut served = pin!(served);
     let ended = tokio::select! {
         ended = poll_fn(|cx| calls.poll_with(served.as_mut(), cx)) => ended,
@@ -229,8 +231,22 @@ impl Begun {
     }
 }
 
-/// The service as `hyper` calls it.
-struct Calls(MasterServer<MasterService>);
+/// The services as `hyper` calls them.
+#[derive(Clone)]
+struct Calls {
+    master: MasterServer<MasterService>,
+    storages: StoragesServer<MasterService>,
+}
+
+impl Calls {
+    fn new(service: &MasterService) -> Self {
+        Self {
+            master: MasterServer::new(service.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES),
+            storages: StoragesServer::new(service.clone())
+                .max_decoding_message_size(MAX_MESSAGE_BYTES),
+        }
+    }
+}
 
 impl hyper::service::Service<http::Request<Incoming>> for Calls {
     type Response = http::Response<tonic::body::Body>;
@@ -238,6 +254,10 @@ impl hyper::service::Service<http::Request<Incoming>> for Calls {
     type Future = <MasterServer<MasterService> as Service<http::Request<Incoming>>>::Future;
 
     fn call(&self, request: http::Request<Incoming>) -> Self::Future {
-        self.0.clone().call(request)
+        // Paths are `/service/method`.
+        if request.uri().path().split('/').nth(1) == Some(STORAGES) {
+            return self.storages.clone().call(request);
+        }
+        self.master.clone().call(request)
     }
 }

@@ -11,7 +11,7 @@ use super::fault::fault;
 use crate::{
     state::{
         Answer, Description, Existence, Failure, Incarnation, Key, Located, Object, Operation,
-        Replica, SegmentIdentity, SegmentUsage,
+        Replica, SegmentIdentity, SegmentUsage, StorageHandle,
     },
     time::micros,
 };
@@ -48,8 +48,13 @@ impl Terms {
 pub fn reply(terms: &Terms, operation: &Operation, answer: Answer) -> Reply {
     match answer {
         Answer::Described(described) => {
+            let storages = storages(&described.storages);
             let (results, segments) = located(operation, described, describe_result);
-            Reply::Describe(proto::DescribeResponse { results, segments })
+            Reply::Describe(proto::DescribeResponse {
+                results,
+                segments,
+                storages,
+            })
         }
         Answer::Done => match operation {
             Operation::Goodbye { .. } => Reply::Goodbye(proto::GoodbyeResponse {}),
@@ -86,6 +91,7 @@ pub fn reply(terms: &Terms, operation: &Operation, answer: Answer) -> Reply {
             }
         }
         Answer::Looked { found, lease } => {
+            let storages = storages(&found.storages);
             let (results, segments) = located(operation, found, lookup_result);
             Reply::Lookup(proto::LookupResponse {
                 results,
@@ -96,6 +102,7 @@ pub fn reply(terms: &Terms, operation: &Operation, answer: Answer) -> Reply {
                 } else {
                     micros(terms.lease_ttl)
                 },
+                storages,
             })
         }
         Answer::Objects { objects, more } => {
@@ -146,9 +153,10 @@ pub fn reply(terms: &Terms, operation: &Operation, answer: Answer) -> Reply {
             })
         }
         // Not given to operations, or no answer yet.
-        Answer::Hello { .. } | Answer::Later { .. } | Answer::Ticked { .. } => {
-            refusal(Failure::invalid("this is no answer to an operation"))
-        }
+        Answer::Hello { .. }
+        | Answer::Later { .. }
+        | Answer::Storage(_)
+        | Answer::Ticked { .. } => refusal(Failure::invalid("this is no answer to an operation")),
     }
 }
 
@@ -235,16 +243,14 @@ fn describe_result(described: Result<Description, Box<ErrorDetail>>) -> proto::D
     }
 }
 
-fn object(object: Object) -> proto::Object {
+pub(super) fn object(object: Object) -> proto::Object {
     let length = object.length;
     let one = |replica| {
         use proto::replica::Replica as Place;
         let place = match replica {
-            Replica::LocalDisk(disk) => Place::LocalDisk(proto::LocalDiskReplica {
-                holder_incarnation: disk.holder.0,
-                storage: disk.storage.to_vec().into(),
-                length,
-            }),
+            Replica::LocalDisk { storage } => {
+                Place::LocalDisk(proto::LocalDiskReplica { storage, length })
+            }
             Replica::Memory { segment, offset } => Place::Memory(proto::MemoryReplica {
                 segment,
                 offset,
@@ -274,7 +280,7 @@ pub(crate) fn incarnation(of: Incarnation) -> proto::ObjectIncarnation {
     }
 }
 
-fn segment(segment: &SegmentIdentity) -> proto::Segment {
+pub(super) fn segment(segment: &SegmentIdentity) -> proto::Segment {
     proto::Segment {
         id: segment.id.0.to_vec().into(),
         name: segment.name.clone(),
@@ -283,6 +289,20 @@ fn segment(segment: &SegmentIdentity) -> proto::Segment {
         generation: segment.generation,
         length: segment.length,
         owner: segment.owner_name.clone(),
+    }
+}
+
+fn storages(storages: &[StorageHandle]) -> Vec<proto::Storage> {
+    storages.iter().map(storage).collect()
+}
+
+pub(super) fn storage(storage: &StorageHandle) -> proto::Storage {
+    proto::Storage {
+        id: storage.id.0.to_vec().into(),
+        holder_incarnation: storage.holder.0,
+        endpoint: storage.endpoint.clone(),
+        segment_name: storage.segment_name.clone(),
+        holder: storage.holder_name.clone(),
     }
 }
 

@@ -8,6 +8,8 @@ use crate::state::Failure;
 
 /// When space may have come free: leases and holds end by the tick.
 const SPACE_RETRY: Duration = Duration::from_millis(100);
+/// Somebody must see to the master's disk first.
+const LOG_RETRY: Duration = Duration::from_secs(5);
 /// Writers seldom need all of their time.
 const WRITER_RETRY: Duration = Duration::from_millis(100);
 
@@ -24,6 +26,8 @@ pub(crate) fn fault(failure: Failure) -> Fault {
         Failure::InvalidParams { .. } | Failure::TooLarge { .. } => {
             (ErrorCode::InvalidParams, Retry::Never)
         }
+        // What became of it is known when the master is back.
+        Failure::LogFailed => (ErrorCode::PersistentFailed, Retry::Later(LOG_RETRY)),
         Failure::NoSegment | Failure::NoSpace { .. } => {
             (ErrorCode::NoSpace, Retry::Later(SPACE_RETRY))
         }
@@ -35,9 +39,12 @@ pub(crate) fn fault(failure: Failure) -> Fault {
             Retry::Later(left.min(WRITER_RETRY)),
         ),
         Failure::QuarantineFull { .. } => (ErrorCode::Busy, Retry::Later(SPACE_RETRY)),
+        Failure::RemovesPileUp { .. } => (ErrorCode::Busy, Retry::Later(SPACE_RETRY)),
         Failure::Revoked => (ErrorCode::Revoked, Retry::Never),
         Failure::SegmentNotFound => (ErrorCode::SegmentNotFound, Retry::Never),
         Failure::StaleSegment { .. } => (ErrorCode::Stale, Retry::AfterRefresh),
+        Failure::StorageNotFound => (ErrorCode::SegmentNotFound, Retry::AfterRefresh),
+        Failure::StorageUnknown { .. } => (ErrorCode::UnavailableInCurrentStatus, Retry::Never),
         Failure::TooManyTenants { .. } => (ErrorCode::Busy, Retry::Never),
     };
     Fault::new(code, retry, failure.to_string())

@@ -3,10 +3,12 @@
 mod answer;
 mod clock;
 mod fault;
+mod remember;
 mod request;
 mod session;
 mod sessions;
 mod step;
+mod storages;
 mod unary;
 
 use std::{
@@ -36,11 +38,13 @@ pub mod wire {
 use self::{
     answer::Terms,
     clock::Clock,
+    remember::After,
     sessions::{Registration, Sessions},
     step::whole,
 };
 use crate::{
     Time,
+    log::Log,
     metrics::Traffic,
     state::{Answer, Caller, Command, Counters, Effect, Failure, Operation, State},
 };
@@ -59,8 +63,14 @@ pub struct MasterService {
 }
 
 impl MasterService {
-    /// Serves `state`, whose clock starts now. Clients are asked to ping at the interval.
+    /// Serves `state`, whose clock starts now. Clients are asked to ping at the interval. What must
+    /// outlive the master does not.
     pub fn new(state: State, ping_interval: Duration) -> Self {
+        Self::with_log(state, ping_interval, None)
+    }
+
+    /// The same with a log, which the state must be in step with.
+    pub(crate) fn with_log(state: State, ping_interval: Duration, log: Option<Log>) -> Self {
         let settings = state.settings();
         let terms = Terms {
             epoch: state.epoch(),
@@ -75,6 +85,7 @@ impl MasterService {
                 clock: Clock::start(),
                 sessions: Sessions::default(),
                 promised: Mutex::default(),
+                log,
                 more: Notify::new(),
                 traffic: Traffic::default(),
                 terms,
@@ -95,6 +106,7 @@ impl MasterService {
             while let Answer::Ticked { more: true } = self.shared.apply(&Command::Tick) {
                 tokio::task::yield_now().await;
             }
+            self.shared.tend_log();
         }
     }
 
@@ -111,6 +123,8 @@ pub(crate) struct Shared {
     sessions: Sessions,
     /// Single calls that wait for their answers, by ticket.
     promised: Mutex<FxHashMap<u64, oneshot::Sender<Answer>>>,
+    /// What must outlive the master goes there.
+    log: Option<Log>,
     /// The state machine has work that should not wait for the next tick.
     more: Notify,
     traffic: Traffic,
@@ -119,28 +133,33 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn apply(&self, command: &Command) -> Answer {
+    /// For commands whose answers promise nothing that must be remembered.
+    pub(crate) fn apply(self: &Arc<Self>, command: &Command) -> Answer {
         let mut answers = self.apply_if(|| true, std::iter::once(command));
         let answer = answers.as_mut().and_then(Vec::pop);
-        answer.expect("one command has one answer")
+        answer.expect("one command has one answer").0
     }
 
     /// As [`apply`](Self::apply), also where the answer takes its time.
-    pub(crate) async fn answer(&self, command: &Command) -> Answer {
+    pub(crate) async fn answer(self: &Arc<Self>, command: &Command) -> Answer {
         match self.apply_waited(command) {
-            Ok(answer) => answer,
+            Ok((answer, after)) => self.when_durable(after, answer).await,
             // None comes from a master that stops.
             Err(promised) => promised.await.unwrap_or(Answer::Refused(Failure::Fenced)),
         }
     }
 
     /// The answer, or where it will come.
-    fn apply_waited(&self, command: &Command) -> Result<Answer, oneshot::Receiver<Answer>> {
+    fn apply_waited(
+        self: &Arc<Self>,
+        command: &Command,
+    ) -> Result<(Answer, After), oneshot::Receiver<Answer>> {
         let mut effects = Vec::new();
         let answer = {
             let mut state = self.state.lock();
             let now = self.clock.now();
-            let applied = whole(|| state.apply(now, command));
+            let mut applied = whole(|| state.apply(now, command));
+            let after = self.remember(command, &mut applied);
             effects.extend(applied.effects);
             match applied.answer {
                 Answer::Later { ticket } => {
@@ -150,7 +169,7 @@ impl Shared {
                     self.promised.lock().insert(ticket, sender);
                     Err(receiver)
                 }
-                answer => Ok(answer),
+                answer => Ok((answer, after)),
             }
         };
         whole(|| self.tell(effects));
@@ -160,18 +179,18 @@ impl Shared {
     /// Applies commands of a stream in order, with no other in between; `None`: another stream has
     /// taken its place.
     fn apply_of<'a>(
-        &self,
+        self: &Arc<Self>,
         registration: &Registration,
         commands: impl Iterator<Item = &'a Command>,
-    ) -> Option<Vec<Answer>> {
+    ) -> Option<Vec<(Answer, After)>> {
         self.apply_if(|| self.sessions.is_current(registration), commands)
     }
 
     fn apply_if<'a>(
-        &self,
+        self: &Arc<Self>,
         wanted: impl FnOnce() -> bool,
         commands: impl Iterator<Item = &'a Command>,
-    ) -> Option<Vec<Answer>> {
+    ) -> Option<Vec<(Answer, After)>> {
         let mut answers = Vec::with_capacity(commands.size_hint().1.unwrap_or(1));
         let mut effects: Vec<Effect> = Vec::new();
         {
@@ -183,11 +202,12 @@ impl Shared {
             // Read under the lock, so that no step is earlier than one before it.
             let now = self.clock.now();
             for command in commands {
-                let applied = whole(|| state.apply(now, command));
+                let mut applied = whole(|| state.apply(now, command));
+                let after = self.remember(command, &mut applied);
                 if let Answer::Later { .. } = applied.answer {
                     self.more.notify_one();
                 }
-                answers.push(applied.answer);
+                answers.push((applied.answer, after));
                 effects.extend(applied.effects);
             }
         }
@@ -196,16 +216,23 @@ impl Shared {
     }
 
     /// Lets others know what concerns them.
-    fn tell(&self, effects: Vec<Effect>) {
+    fn tell(self: &Arc<Self>, effects: Vec<Effect>) {
         if effects.is_empty() {
             return;
         }
         let untold = self.sessions.invalidate(&effects);
         self.traffic.untold_invalidations.inc_by(untold);
         for effect in effects {
-            if let Effect::Reclaim { client } = effect {
-                self.sessions.reclaim(client);
-                continue;
+            match effect {
+                Effect::Reclaim { client } => {
+                    self.sessions.reclaim(client);
+                    continue;
+                }
+                Effect::Nudge { client } => {
+                    self.sessions.nudge(client);
+                    continue;
+                }
+                _ => {}
             }
             let Effect::Settled {
                 ticket,
@@ -216,17 +243,26 @@ impl Shared {
             else {
                 continue;
             };
-            match caller {
-                Caller::Session { client, number } => {
-                    let answer = Some(self.reply(&operation, answer));
-                    let answer = proto::Answer { number, answer };
-                    self.sessions.answer(client, answer);
-                }
-                Caller::Unary { .. } => {
-                    if let Some(waiting) = self.promised.lock().remove(&ticket) {
-                        // The caller may be gone.
-                        let _ = waiting.send(answer);
-                    }
+            // The answer may be about what other steps have told.
+            let settled = (ticket, caller, operation);
+            self.when_durable_then(self.unlogged(), answer, move |shared, answer| {
+                shared.give(settled, answer);
+            });
+        }
+    }
+
+    /// Gives an answer that was promised.
+    fn give(&self, (ticket, caller, operation): (u64, Caller, Operation), answer: Answer) {
+        match caller {
+            Caller::Session { client, number } => {
+                let answer = Some(self.reply(&operation, answer));
+                let answer = proto::Answer { number, answer };
+                self.sessions.answer(client, answer);
+            }
+            Caller::Unary { .. } => {
+                if let Some(waiting) = self.promised.lock().remove(&ticket) {
+                    // The caller may be gone.
+                    let _ = waiting.send(answer);
                 }
             }
         }

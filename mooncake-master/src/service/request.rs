@@ -122,7 +122,7 @@ fn keys(keys: Vec<bytes::Bytes>) -> Vec<Key> {
     keys.into_iter().map(Key).collect()
 }
 
-fn incarnation(of: proto::ObjectIncarnation) -> Incarnation {
+pub(super) fn incarnation(of: proto::ObjectIncarnation) -> Incarnation {
     Incarnation {
         epoch: of.epoch,
         sequence: of.sequence,

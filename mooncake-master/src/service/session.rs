@@ -179,7 +179,7 @@ fn misuse(what: &str) -> Status {
     Fault::new(ErrorCode::InvalidParams, Retry::Never, what).into()
 }
 
-fn greet(shared: &Shared, hello: Hello) -> Result<(Registration, Event), Status> {
+fn greet(shared: &Arc<Shared>, hello: Hello) -> Result<(Registration, Event), Status> {
     if hello.protocol != PROTOCOL {
         let what = format!(
             "the client speaks session protocol {}, this master speaks {PROTOCOL}",
@@ -215,7 +215,7 @@ fn greet(shared: &Shared, hello: Hello) -> Result<(Registration, Event), Status>
 /// that another one has replaced are not applied: the client has asked again, and goes by the
 /// answers that it got there.
 fn perform(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     registration: &Registration,
     acknowledged_below: u64,
     operations: Vec<mooncake_proto::master::Operation>,
@@ -254,8 +254,16 @@ fn perform(
         let answer = match command {
             Ok(Command::Perform { operation, .. }) => match answers.next() {
                 // Comes on its own when it is there.
-                Some(state::Answer::Later { .. }) => continue,
-                Some(answer) => shared.reply(&operation, answer),
+                Some((state::Answer::Later { .. }, _)) => continue,
+                Some((answer, 0)) => shared.reply(&operation, answer),
+                Some((answer, after)) => {
+                    // Likewise, when what it says is durable.
+                    shared.when_durable_then(after, answer, move |shared, answer| {
+                        let answer = Some(shared.reply(&operation, answer));
+                        shared.sessions.answer(client, Answer { number, answer });
+                    });
+                    continue;
+                }
                 None => unreachable!("each command has its answer"),
             },
             Ok(_) => unreachable!("operations become commands that perform them"),

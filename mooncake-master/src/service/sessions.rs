@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mooncake_proto::master::{Answer, Event, Invalidate, InvalidatedObject, Reclaim, event};
+use mooncake_proto::master::{Answer, Event, Invalidate, InvalidatedObject, Nudge, Reclaim, event};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::sync::{mpsc, oneshot};
@@ -129,6 +129,14 @@ impl Sessions {
     pub(crate) fn reclaim(&self, client: ClientId) {
         if let Some(entry) = self.open.lock().streams.get(&client) {
             let event = event::Event::Reclaim(Reclaim {});
+            let _ = entry.events.try_send(Event { event: Some(event) });
+        }
+    }
+
+    /// Tells a client that work waits for it. If it cannot be told now it finds out by its next report.
+    pub(crate) fn nudge(&self, client: ClientId) {
+        if let Some(entry) = self.open.lock().streams.get(&client) {
+            let event = event::Event::Nudge(Nudge {});
             let _ = entry.events.try_send(Event { event: Some(event) });
         }
     }

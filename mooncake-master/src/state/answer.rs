@@ -5,12 +5,14 @@ use std::{ops::Deref, sync::Arc, time::Duration};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smallvec::SmallVec;
 
-use super::{ClientId, Incarnation, Key, SegmentId};
+use super::{ClientId, Incarnation, Key, SegmentId, StorageAnswer, StorageId};
 
 /// What became of a command.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Answer {
+    /// To a call about a storage.
+    Storage(StorageAnswer),
     /// To [`Describe`](super::Operation::Describe).
     Described(Located<Description>),
     /// To commands that have nothing to tell.
@@ -87,6 +89,8 @@ pub struct Located<T> {
     pub results: Vec<Result<T, Failure>>,
     /// What [`Replica::Memory`] refers to.
     pub segments: Vec<SegmentHandle>,
+    /// What [`Replica::LocalDisk`] refers to.
+    pub storages: Vec<StorageHandle>,
 }
 
 /// Whether an object can be read.
@@ -116,7 +120,10 @@ pub type Replicas = SmallVec<[Replica; 1]>;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Replica {
     /// On a node's disk.
-    LocalDisk(Box<LocalDiskReplica>),
+    LocalDisk {
+        /// Its place in the table of storages that goes with the replica.
+        storage: u32,
+    },
     /// In a segment.
     Memory {
         /// Its place in the table that goes with the replica.
@@ -126,15 +133,6 @@ pub enum Replica {
     },
     /// In an object store.
     Remote(Box<RemoteReplica>),
-}
-
-/// See [`Replica::LocalDisk`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LocalDiskReplica {
-    /// The process that serves it.
-    pub holder: ClientId,
-    /// Identity of its storage directory.
-    pub storage: [u8; 16],
 }
 
 /// See [`Replica::Remote`].
@@ -221,6 +219,51 @@ impl<'de> Deserialize<'de> for SegmentHandle {
     }
 }
 
+/// What a storage is, and who holds it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StorageIdentity {
+    /// The same wherever its directory is moved to.
+    pub id: StorageId,
+    /// The process that serves it.
+    pub holder: ClientId,
+    /// Where that process answers readers.
+    pub endpoint: String,
+    /// Under which peers open its memory.
+    pub segment_name: String,
+    /// For people.
+    pub holder_name: String,
+}
+
+/// A storage's identity, shared by all answers that name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StorageHandle(Arc<StorageIdentity>);
+
+impl From<StorageIdentity> for StorageHandle {
+    fn from(identity: StorageIdentity) -> Self {
+        Self(Arc::new(identity))
+    }
+}
+
+impl Deref for StorageHandle {
+    type Target = StorageIdentity;
+
+    fn deref(&self) -> &StorageIdentity {
+        &self.0
+    }
+}
+
+impl Serialize for StorageHandle {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for StorageHandle {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        StorageIdentity::deserialize(deserializer).map(Self::from)
+    }
+}
+
 /// How a segment is used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SegmentUsage {
@@ -261,6 +304,11 @@ pub enum Failure {
     /// The request makes no sense.
     #[error("{what}")]
     InvalidParams { what: String },
+    /// What the master must remember cannot be written down.
+    #[error(
+        "the master's log cannot be written, so this cannot be remembered: see the master's messages, and restart it once the disk is well"
+    )]
+    LogFailed,
     /// Nothing to write to.
     #[error("no segment is mounted")]
     NoSegment,
@@ -285,6 +333,9 @@ pub enum Failure {
     /// Too much memory waits for leases or writers to end.
     #[error("{quarantined} of {capacity} bytes wait for leases or writers to end")]
     QuarantineFull { quarantined: u64, capacity: u64 },
+    /// A holder has not removed what it was told to remove before.
+    #[error("storage {storage} has yet to remove {held} objects, which are all that may wait")]
+    RemovesPileUp { storage: StorageId, held: u64 },
     /// The named incarnation was removed, replaced or taken over.
     #[error("the put was revoked")]
     Revoked,
@@ -294,6 +345,14 @@ pub enum Failure {
     /// This life of the segment was unmounted while others could still use it.
     #[error("generation {generation} of the segment was dropped: register it anew")]
     StaleSegment { generation: u32 },
+    /// The storage has no holder, or another one.
+    #[error("the storage is not mounted: mount it, then tell what it holds")]
+    StorageNotFound,
+    /// A storage comes with objects of which no life of this master has heard.
+    #[error(
+        "storage {storage} has objects of which this master knows nothing: adopt it to keep them, or empty its directory"
+    )]
+    StorageUnknown { storage: StorageId },
     /// No segment could ever hold it.
     #[error("{length} bytes do not fit: the largest segment has {limit}")]
     TooLarge { length: u64, limit: u64 },

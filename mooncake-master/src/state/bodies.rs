@@ -2,6 +2,7 @@
 
 use std::ops::{Index, IndexMut};
 
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -45,6 +46,14 @@ const WRITING: u8 = 1;
 const COMPLETE: u8 = 2;
 const GONE: u8 = 3;
 const GONE_WRITTEN: u8 = 4;
+/// Flags in `kind`, which stay when the phase changes.
+const PHASE: u8 = 0x0f;
+/// It is on a disk, or shall be: `Disks` knows more.
+const ON_DISK: u8 = 0x80;
+/// An earlier life of the master gave it its incarnation, which is in `Bodies::earlier`.
+const EARLIER: u8 = 0x40;
+/// It shall be evicted once it is on a disk.
+const SAVING: u8 = 0x20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -59,7 +68,7 @@ pub(crate) enum Phase {
 impl Body {
     pub(crate) fn phase(&self) -> Phase {
         let put = || PutSlot::from_bits(self.detail as u32);
-        match self.kind {
+        match self.kind & PHASE {
             WRITING => Phase::Writing { put: put() },
             COMPLETE => Phase::Complete {
                 used: Use::from_bits(self.detail),
@@ -71,20 +80,23 @@ impl Body {
     }
 
     pub(crate) fn set_phase(&mut self, phase: Phase) {
-        (self.kind, self.detail) = match phase {
+        let kind;
+        (kind, self.detail) = match phase {
             Phase::Complete { used } => (COMPLETE, used.to_bits()),
             Phase::Gone { put: None } => (GONE, 0),
             Phase::Gone { put: Some(put) } => (GONE_WRITTEN, u64::from(put.to_bits())),
             Phase::Writing { put } => (WRITING, u64::from(put.to_bits())),
         };
+        self.kind = self.kind & !PHASE | kind;
     }
 
     pub(crate) fn is_complete(&self) -> bool {
-        self.kind == COMPLETE
+        self.kind & PHASE == COMPLETE
     }
 
     pub(crate) fn is_gone(&self) -> bool {
-        self.kind == GONE || self.kind == GONE_WRITTEN
+        let phase = self.kind & PHASE;
+        phase == GONE || phase == GONE_WRITTEN
     }
 
     /// Of a complete one: its place in the order of uses.
@@ -117,7 +129,33 @@ impl Body {
 
     /// It stays for now, however long it has not been used.
     pub(crate) fn is_kept(&self) -> bool {
-        self.leases > 0 || self.reservation.is_reserved()
+        self.leases > 0 || self.reservation.is_reserved() || self.is_saving()
+    }
+
+    /// It is on a disk, or shall be.
+    pub(crate) fn has_disk(&self) -> bool {
+        self.kind & ON_DISK != 0
+    }
+
+    pub(crate) fn set_disk(&mut self, has: bool) {
+        self.set_flag(ON_DISK, has);
+    }
+
+    /// It shall be evicted once it is on a disk.
+    pub(crate) fn is_saving(&self) -> bool {
+        self.kind & SAVING != 0
+    }
+
+    pub(crate) fn set_saving(&mut self, saving: bool) {
+        self.set_flag(SAVING, saving);
+    }
+
+    fn set_flag(&mut self, flag: u8, on: bool) {
+        self.kind = if on {
+            self.kind | flag
+        } else {
+            self.kind & !flag
+        };
     }
 }
 
@@ -175,6 +213,8 @@ pub(crate) struct Bodies {
     keys: Keys,
     further: Slab<Further>,
     aside: Slab<Aside>,
+    /// The incarnations that earlier lives of the master gave out, by slot.
+    earlier: FxHashMap<u32, Incarnation>,
     len: usize,
 }
 
@@ -186,6 +226,7 @@ impl Bodies {
             keys: Keys::new(),
             further: Slab::new(),
             aside: Slab::new(),
+            earlier: FxHashMap::default(),
             len: 0,
         }
     }
@@ -230,10 +271,15 @@ impl Bodies {
     pub(crate) fn remove(&mut self, slot: u32) {
         let body = &mut self[slot];
         debug_assert_eq!(body.replicas, 0, "memory without an owner");
+        debug_assert!(!body.has_disk(), "a replica without an owner");
+        let earlier = body.kind & EARLIER != 0;
         body.kind = VACANT;
         let (key, key_len) = (body.key, body.key_len);
         self.keys.remove(key, key_len);
         self.pool.give(slot);
+        if earlier {
+            self.earlier.remove(&slot);
+        }
         self.len -= 1;
     }
 
@@ -264,10 +310,20 @@ impl Bodies {
     }
 
     pub(crate) fn incarnation(&self, slot: u32) -> Incarnation {
+        let body = &self[slot];
+        if body.kind & EARLIER != 0 {
+            return self.earlier[&slot];
+        }
         Incarnation {
             epoch: self.epoch,
-            sequence: self[slot].sequence,
+            sequence: body.sequence,
         }
+    }
+
+    /// An earlier life of the master gave it this incarnation.
+    pub(crate) fn set_earlier(&mut self, slot: u32, incarnation: Incarnation) {
+        self[slot].kind |= EARLIER;
+        self.earlier.insert(slot, incarnation);
     }
 
     pub(crate) fn get(&self, at: Ref) -> Option<&Body> {
@@ -289,7 +345,7 @@ impl Bodies {
     /// What the slot holds, if it is taken.
     pub(crate) fn at(&self, slot: u32) -> Option<&Body> {
         let body = self.pool.is_touched(slot).then(|| &self[slot])?;
-        (body.kind != VACANT).then_some(body)
+        (body.kind & PHASE != VACANT).then_some(body)
     }
 
     /// All bodies, by slot.

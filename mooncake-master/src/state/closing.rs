@@ -68,6 +68,9 @@ impl State {
         let place = place.expect("a replica is one of its body's");
         let (gone, complete) = (bodies[slot].is_gone(), bodies[slot].is_complete());
         let reachable = bodies[slot].leases > 0 || !complete;
+        if bodies[slot].is_saving() {
+            self.saving_bytes -= bodies[slot].length;
+        }
         if gone {
             self.segments.release_quarantined(bodies, place);
         } else {
@@ -77,7 +80,8 @@ impl State {
         if bodies[slot].count() == 0 {
             match bodies[slot].phase() {
                 Phase::Gone { .. } => self.free_if_quiet(now, slot),
-                Phase::Complete { .. } | Phase::Writing { .. } => self.retire(now, slot),
+                Phase::Complete { .. } => self.lose_memory(now, slot),
+                Phase::Writing { .. } => self.retire(now, slot),
             }
         }
         reachable

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ClientId, Incarnation, Key, SegmentId, SegmentIdentity};
+use super::{ClientId, Incarnation, Key, Record, SegmentId, SegmentIdentity, StorageCall};
 
 /// One step of the state machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,12 +29,25 @@ pub enum Command {
         /// Whose.
         client: ClientId,
     },
+    /// Records can not be made durable any more: what needs one is refused from now on.
+    LogFailed,
     /// An operation of a client.
     Perform {
         /// Who asks.
         caller: Caller,
         /// For what.
         operation: Operation,
+    },
+    /// What an earlier life of the master told, in its order. Comes before all else.
+    Replay(Vec<Record>),
+    /// All of it is taken in.
+    Replayed,
+    /// A call about a storage.
+    Storage {
+        /// Who asks.
+        client: ClientId,
+        /// For what.
+        call: StorageCall,
     },
     /// Time has passed: ends what is over.
     Tick,

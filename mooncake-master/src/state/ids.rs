@@ -60,6 +60,23 @@ impl fmt::Debug for SegmentId {
     }
 }
 
+/// The identity of a storage, whoever holds it at the moment.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct StorageId(pub [u8; 16]);
+
+impl fmt::Display for StorageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+impl fmt::Debug for StorageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 /// The bytes under which an object is found. Any length can be asked for; 1 to
 /// [`MAX_KEY_BYTES`] can exist.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -66,8 +66,9 @@ impl State {
                 && body.is_complete()
                 && body.tenant() == listing.tenant
                 && !self.objects.is_doomed(slot)
+                && self.is_readable(slot)
             {
-                listing.take(bodies, slot);
+                listing.take(bodies, slot, self.disk_replicas(slot));
             }
         }
         listing.next = end;
@@ -91,7 +92,7 @@ impl Listing {
         }
     }
 
-    fn take(&mut self, bodies: &Bodies, slot: u32) {
+    fn take(&mut self, bodies: &Bodies, slot: u32, on_disks: u32) {
         let key = bodies.key(slot);
         let wanted = key.starts_with(&self.page.prefix.0) && *key > *self.page.after.0;
         let full = self.smallest.len() > self.limit();
@@ -102,7 +103,7 @@ impl Listing {
         self.smallest.push(ByKey(ListedObject {
             key: Key::from(key.to_vec()),
             length: bodies[slot].length,
-            replicas: bodies[slot].count().into(),
+            replicas: u32::from(bodies[slot].count()) + on_disks,
             incarnation: bodies.incarnation(slot),
         }));
         if self.smallest.len() > self.limit() + 1 {

@@ -58,6 +58,7 @@ impl State {
         client.last_seen = now;
         if std::mem::take(&mut client.suspect) {
             self.segments.suspect(id, false);
+            self.storages.suspect(id, false);
         }
         true
     }
@@ -67,6 +68,7 @@ impl State {
         if let Some(client) = self.clients.all.get_mut(&id) {
             client.suspect = true;
             self.segments.suspect(id, true);
+            self.storages.suspect(id, true);
         }
     }
 
@@ -144,6 +146,7 @@ impl State {
     /// Forgets a client with what it began and brought.
     fn drop_client(&mut self, now: Time, id: ClientId, ticket: Option<u64>) {
         self.clients.all.remove(&id);
+        self.drop_storages_of(id);
         for slot in self.segments.owned_by(id) {
             self.drop_segment(now, slot, ticket);
         }

@@ -16,14 +16,22 @@ impl State {
 
     /// The same for a complete body that nobody reads; the segments where memory came free.
     pub(super) fn discard(&mut self, slot: u32, hash: u32) -> SmallVec<[u32; 2]> {
+        self.end_saving(slot);
+        self.leave_all(slot);
         self.objects.forget(slot, hash);
+        let freed = self.free_places(slot);
+        self.objects.bodies.remove(slot);
+        freed
+    }
+
+    /// Frees the memory of a live body that nobody reads; the segments where it came free.
+    pub(super) fn free_places(&mut self, slot: u32) -> SmallVec<[u32; 2]> {
         let mut freed = SmallVec::new();
         let bodies = &mut self.objects.bodies;
         for place in bodies.all_places(slot) {
             self.segments.release(bodies, place);
             freed.push(place.segment);
         }
-        bodies.remove(slot);
         freed
     }
 
@@ -44,6 +52,8 @@ impl State {
     /// The key stands for nothing from now on; what the body was.
     fn hide(&mut self, slot: u32) -> Phase {
         let was = self.objects.bodies[slot].phase();
+        self.end_saving(slot);
+        self.remove_from_disks(slot);
         self.objects.forget(slot, self.objects.hash_at(slot));
         if matches!(was, Phase::Complete { .. }) && self.objects.bodies[slot].leases > 0 {
             self.invalidate(slot);
@@ -116,7 +126,10 @@ impl State {
         }
     }
 
-    fn unpark(&mut self, slot: u32) {
+    pub(super) fn unpark(&mut self, slot: u32) {
+        if self.evict_saved(slot) {
+            return;
+        }
         let objects = &mut self.objects;
         if !objects.bodies[slot].is_kept() {
             self.work += objects.recency.unpark(&mut objects.bodies, slot);

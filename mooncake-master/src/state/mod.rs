@@ -18,8 +18,11 @@ mod bodies;
 mod clients;
 mod closing;
 mod command;
+mod disks;
+mod durable;
 mod grants;
 mod hash;
+mod holder;
 mod ids;
 mod index;
 mod keys;
@@ -28,15 +31,18 @@ mod listing;
 mod membership;
 mod memory;
 mod objects;
+mod offload;
 mod promises;
 mod put;
 mod read;
 mod recency;
+mod removals;
 mod remove;
 mod reservations;
 mod room;
 mod segments;
 mod settings;
+mod storages;
 mod tenants;
 
 use std::{
@@ -48,24 +54,31 @@ use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
 pub use answer::{
-    Answer, Description, Existence, Failure, ListedObject, LocalDiskReplica, Located, Object,
-    RemoteReplica, Replica, Replicas, SegmentHandle, SegmentIdentity, SegmentUsage,
+    Answer, Description, Existence, Failure, ListedObject, Located, Object, RemoteReplica, Replica,
+    Replicas, SegmentHandle, SegmentIdentity, SegmentUsage, StorageHandle, StorageIdentity,
 };
 pub use command::{
     Caller, Command, Grant, ListObjects, Operation, Placed, PutPlaced, PutStart, Remove,
 };
+pub use durable::{Record, Survey};
+pub use holder::{
+    Dropped, Held, Measured, OffloadResult, Offloaded, Removal, StorageAnswer, StorageCall,
+    StorageUsage,
+};
 pub use ids::{
     ClientId, DEFAULT_TENANT, Incarnation, Key, MAX_KEY_BYTES, MAX_NAME_BYTES, MAX_TENANT_BYTES,
-    SegmentId,
+    SegmentId, StorageId,
 };
 pub use listing::MAX_PAGE;
+pub use offload::Offload;
 pub use settings::Settings;
+pub use storages::RECONCILE_PAGE;
 
 pub(crate) use self::reservations::MAX_RESERVATION;
 use self::{
-    clients::Clients, closing::Closing, leases::Leases, listing::Listing, objects::Objects,
-    promises::Promises, recency::Use, remove::Sweep, segments::Segments, tenants::TenantId,
-    tenants::Tenants,
+    clients::Clients, closing::Closing, disks::Disks, leases::Leases, listing::Listing,
+    objects::Objects, promises::Promises, recency::Use, remove::Sweep, segments::Segments,
+    storages::Storages, tenants::TenantId, tenants::Tenants,
 };
 use crate::{Time, evict::Drain, slab::Ref};
 
@@ -76,6 +89,8 @@ pub struct Applied {
     pub answer: Answer,
     /// For others.
     pub effects: Vec<Effect>,
+    /// It was answered before: what the answer tells may still be on its way to the log.
+    pub again: bool,
 }
 
 /// Something that others than the caller should hear of.
@@ -90,6 +105,13 @@ pub enum Effect {
         key: Key,
         /// This life of it and all before.
         incarnation: Incarnation,
+    },
+    /// Something must outlive the master: no answer of the step may be given before it is durable.
+    Log(Record),
+    /// Work waits for the client, which should fetch it.
+    Nudge {
+        /// Who holds the storage that it is for.
+        client: ClientId,
     },
     /// Space is short: the client should return the grants that it does not use.
     Reclaim {
@@ -138,6 +160,26 @@ pub struct Counters {
     pub clients: u64,
     /// Of these, those that are silent or whose stream has ended.
     pub suspect_clients: u64,
+    /// Storages that have a holder.
+    pub storages: u64,
+    /// Replicas on disks, on their way there, or waiting for it.
+    pub disk_replicas: u64,
+    /// Objects that wait to be copied to disks.
+    pub queued_offloads: u64,
+    /// Objects that disks have yet to remove.
+    pub remove_tasks: u64,
+    /// In memory until they are on a disk.
+    pub saving_bytes: u64,
+    /// Copied to disks ever.
+    pub offloaded_objects: u64,
+    /// Copies to disks that failed for good.
+    pub failed_offloads: u64,
+    /// Copies to disks that were not begun: no disk could take them, or the memory went before.
+    pub missed_offloads: u64,
+    /// Replicas that storages gave up to make room.
+    pub dropped_replicas: u64,
+    /// Replicas that storages found lost or damaged, or did not tell of.
+    pub lost_replicas: u64,
     /// Evicted ever.
     pub evicted_objects: u64,
     /// Evicted ever.
@@ -151,6 +193,11 @@ pub struct Counters {
 /// Counts that only grow.
 #[derive(Clone, Copy, Debug, Default)]
 struct Totals {
+    offloaded_objects: u64,
+    failed_offloads: u64,
+    missed_offloads: u64,
+    dropped_replicas: u64,
+    lost_replicas: u64,
     evicted_objects: u64,
     evicted_bytes: u64,
     expired_clients: u64,
@@ -170,7 +217,9 @@ pub struct State {
     tenants: Tenants,
     clients: Clients,
     segments: Segments,
+    storages: Storages,
     objects: Objects,
+    disks: Disks,
     leases: Leases,
     /// Gone bodies that an unfinished put may still write to, by the end of that.
     held: BTreeSet<(Time, Ref)>,
@@ -187,6 +236,19 @@ pub struct State {
     sweeps: VecDeque<Sweep>,
     listings: VecDeque<Listing>,
     closing: VecDeque<Closing>,
+    /// Entries whose holders died before they were on the disk.
+    orphans: VecDeque<Ref>,
+    /// Reconciled storages, from which what they did not tell of is yet to go.
+    missing: VecDeque<u32>,
+    /// Up to where tenants have removed all that they had.
+    watermarks: FxHashMap<TenantId, Incarnation>,
+    last_task: u64,
+    /// Of objects that shall be evicted once they are on a disk.
+    saving_bytes: u64,
+    /// Nothing can be logged any more.
+    forgetful: bool,
+    /// The step's command was answered before.
+    again: bool,
     /// Objects that this step evicted, swept or looked at beside those that it was asked for.
     work: u32,
     totals: Totals,
@@ -205,6 +267,8 @@ impl State {
             tenants: Tenants::default(),
             clients: Clients::default(),
             segments: Segments::default(),
+            storages: Storages::default(),
+            disks: Disks::new(),
             leases: Leases::new(epoch),
             held: BTreeSet::new(),
             cancelled: FxHashMap::default(),
@@ -216,6 +280,14 @@ impl State {
             sweeps: VecDeque::new(),
             listings: VecDeque::new(),
             closing: VecDeque::new(),
+            orphans: VecDeque::new(),
+            missing: VecDeque::new(),
+            watermarks: FxHashMap::default(),
+            // No life of a master has so many tasks that it meets those of the next.
+            last_task: epoch << 12,
+            saving_bytes: 0,
+            forgetful: false,
+            again: false,
             work: 0,
             totals: Totals::default(),
             effects: Vec::new(),
@@ -253,6 +325,19 @@ impl State {
                 .values()
                 .filter(|client| client.suspect)
                 .count() as u64,
+            storages: self.storages.mounted.len() as u64,
+            disk_replicas: self.disks.len() as u64,
+            queued_offloads: self.storages.all.iter().map(|s| s.queued).sum(),
+            remove_tasks: {
+                let tasks = self.storages.all.iter().map(|s| s.removes.len() as u64);
+                tasks.sum()
+            },
+            saving_bytes: self.saving_bytes,
+            offloaded_objects: self.totals.offloaded_objects,
+            failed_offloads: self.totals.failed_offloads,
+            missed_offloads: self.totals.missed_offloads,
+            dropped_replicas: self.totals.dropped_replicas,
+            lost_replicas: self.totals.lost_replicas,
             evicted_objects: self.totals.evicted_objects,
             evicted_bytes: self.totals.evicted_bytes,
             expired_clients: self.totals.expired_clients,
@@ -263,6 +348,7 @@ impl State {
     /// Takes one step. `now` must not be smaller than in any step before.
     pub fn apply(&mut self, now: Time, command: &Command) -> Applied {
         self.work = 0;
+        self.again = false;
         let answer = match command {
             Command::AcknowledgeBelow { client, number } => {
                 if let Some(client) = self.clients.all.get_mut(client) {
@@ -279,7 +365,14 @@ impl State {
                 self.suspect(*client);
                 Answer::Done
             }
+            Command::LogFailed => {
+                self.forgetful = true;
+                Answer::Done
+            }
             Command::Perform { caller, operation } => self.perform(now, caller, operation),
+            Command::Replay(records) => self.replay(now, records),
+            Command::Replayed => self.replayed_all(now),
+            Command::Storage { client, call } => self.storage_call(now, *client, call),
             Command::Tick => Answer::Ticked {
                 more: self.tick(now),
             },
@@ -287,6 +380,7 @@ impl State {
         Applied {
             answer,
             effects: std::mem::take(&mut self.effects),
+            again: self.again,
         }
     }
 
@@ -306,6 +400,7 @@ impl State {
                     return self.operate(now, caller, *id, tenant, operation);
                 }
                 if let Some(answer) = client.answers().recall(*number) {
+                    self.again = true;
                     return answer;
                 }
                 let answer = self.operate(now, caller, *id, tenant, operation);
@@ -317,6 +412,10 @@ impl State {
             Caller::Unary { client, tenant } => {
                 let tenant = match operation {
                     Operation::Put(_) | Operation::PutStart(_) => {
+                        self.tenants.intern(tenant).map(Some)
+                    }
+                    // Storages that are away may have something of it.
+                    Operation::RemoveAll if !self.storages.all.is_empty() => {
                         self.tenants.intern(tenant).map(Some)
                     }
                     _ => self.tenants.find(tenant),
@@ -385,9 +484,11 @@ impl State {
         self.expire_memory(now);
         self.segments.forget_retired(now);
         let closing = self.close_segments(now);
+        let requeuing = self.requeue(now);
+        let missing = self.drop_missing(now);
         let evicting = self.evict_to_watermark(STEP);
         let sweeping = self.sweep(now);
-        self.list() || sweeping || evicting || closing || !self.may_go_on()
+        self.list() || sweeping || evicting || closing || requeuing || missing || !self.may_go_on()
     }
 
     /// The step has not taken long yet.

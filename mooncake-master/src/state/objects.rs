@@ -69,6 +69,10 @@ pub(crate) struct Objects {
     /// How many these are.
     pub(crate) in_progress: u64,
     puts: Slab<Put>,
+    /// What puts will bring to storages: the storages and the length, by put.
+    charges: FxHashMap<u32, (SmallVec<[u32; 2]>, u64)>,
+    /// All of these together, by storage.
+    pub(crate) placed: FxHashMap<u32, u64>,
     pub(crate) reservations: Reservations,
 }
 
@@ -93,6 +97,8 @@ impl Objects {
             writing: List::EMPTY,
             in_progress: 0,
             puts: Slab::new(),
+            charges: FxHashMap::default(),
+            placed: FxHashMap::default(),
             reservations: Reservations::new(),
         }
     }
@@ -208,12 +214,6 @@ impl Objects {
         self.hasher.hash(tenant, key)
     }
 
-    /// The body that the key stands for, if it can be read.
-    pub(crate) fn readable(&self, sought: Sought<'_>) -> Option<u32> {
-        self.find(sought)
-            .filter(|&slot| self.bodies[slot].is_complete())
-    }
-
     /// Takes in a put that begins. Its key must be free, but for the complete body that it will
     /// replace.
     pub(crate) fn start(&mut self, slot: u32, sought: Sought<'_>, put: Put, replaces: Option<u32>) {
@@ -226,6 +226,12 @@ impl Objects {
         }
         self.writing.push_front(&mut self.bodies, slot);
         self.in_progress += 1;
+    }
+
+    /// Takes in a complete body without memory. Its key must be free.
+    pub(crate) fn restore(&mut self, slot: u32, sought: Sought<'_>, used: Use) {
+        self.index.insert(sought.hash, slot);
+        self.recency.join_apart(&mut self.bodies, slot, used);
     }
 
     /// The hash of a body's key.
@@ -242,8 +248,34 @@ impl Objects {
         self.puts[at.get() - 1]
     }
 
+    /// Charges storages with what a put under way will bring to them.
+    pub(crate) fn charge(&mut self, slot: u32, storages: &[u32], length: u64) {
+        if let Some(PutSlot(at)) = self.bodies[slot].put()
+            && !storages.is_empty()
+        {
+            for &storage in storages {
+                *self.placed.entry(storage).or_default() += length;
+            }
+            self.charges
+                .insert(at.get(), (SmallVec::from_slice(storages), length));
+        }
+    }
+
+    /// All puts end here, and with them what they were charged for.
     pub(crate) fn close_put(&mut self, PutSlot(at): PutSlot) {
         self.puts.remove(at.get() - 1);
+        if self.charges.is_empty() {
+            return;
+        }
+        let (storages, length) = self.charges.remove(&at.get()).unwrap_or_default();
+        for storage in storages {
+            if let Some(placed) = self.placed.get_mut(&storage) {
+                *placed -= length;
+                if *placed == 0 {
+                    self.placed.remove(&storage);
+                }
+            }
+        }
     }
 
     /// Puts under way, and cancelled ones that may not be quiet.

@@ -9,7 +9,7 @@ use super::{
     segments::{Table, Wish},
     tenants::TenantId,
 };
-use crate::Time;
+use crate::{AllocationStrategy, Time};
 
 /// More replicas of one object are a mistake.
 const MAX_REPLICAS: u32 = 64;
@@ -58,6 +58,7 @@ impl State {
             let keys = self.objects.bring(Some(tenant), keys);
             for (sought, (_, length)) in keys.into_iter().zip(together) {
                 let wish = Wish {
+                    writer,
                     strategy: self.settings.allocation_strategy,
                     draw: spread(&mut draw),
                     preferred: &put.preferred,
@@ -72,6 +73,7 @@ impl State {
         Ok(Answer::Started(Located {
             results,
             segments: table.handles,
+            storages: Vec::new(),
         }))
     }
 
@@ -104,6 +106,9 @@ impl State {
             self.stands_for(sought)
         };
         self.begin(now, grant, (sought, standing), slot);
+        if wish.strategy == AllocationStrategy::SsdFreeRatioFirst {
+            self.charge_disks(slot);
+        }
         let segments = &self.segments;
         Ok(self.objects.view(slot, |slot| table.place(segments, slot)))
     }
@@ -120,7 +125,8 @@ impl State {
             return Err(Failure::invalid("an object has at least 1 byte"));
         }
         let (complete, under_way) = self.stands_for(sought);
-        if complete.is_some() && !upsert {
+        // One that cannot be read now gives way.
+        if !upsert && complete.is_some_and(|slot| self.is_readable(slot)) {
             return Err(Failure::ObjectExists);
         }
         if let Some(put) = under_way.and_then(|slot| self.objects.bodies[slot].put()) {
@@ -176,6 +182,9 @@ impl State {
             for (sought, item) in keys.into_iter().zip(together) {
                 let admitted = self.admit(now, (sought, put.upsert), item.length);
                 let slot = admitted.and_then(|standing| {
+                    if let Some(replaced) = standing.0 {
+                        self.room_for_removal(replaced, put.items.len())?;
+                    }
                     let slot = self.create(sought, item.length);
                     let bodies = &mut self.objects.bodies;
                     let at = (item.grant, item.offset);
@@ -209,6 +218,7 @@ impl State {
         }
         let used = self.next_use(now);
         self.objects.complete_put(slot, used);
+        self.offload_written(slot);
     }
 
     /// The body that can be read under the key, and the put of it that is under way.
@@ -254,6 +264,9 @@ impl State {
         match self.objects.bodies[slot].phase() {
             Phase::Writing { put } => {
                 self.check_writer(put, caller)?;
+                if let Some(replaced) = self.predecessor(slot) {
+                    self.room_for_removal(replaced, 1)?;
+                }
                 self.publish(now, slot);
                 Ok(())
             }

@@ -58,6 +58,12 @@ const PARKED: Links = Links {
     next: NONE - 1,
 };
 
+/// Marks a body that has no memory to evict.
+const APART: Links = Links {
+    prev: NONE - 2,
+    next: NONE - 2,
+};
+
 #[derive(Debug)]
 pub(crate) struct Recency {
     list: List,
@@ -137,13 +143,29 @@ impl Recency {
 
     /// The body is used now, later than all others.
     pub(crate) fn touch(&mut self, bodies: &mut Bodies, slot: u32, used: Use) {
+        if bodies[slot].links == APART {
+            bodies[slot].set_phase(Phase::Complete { used });
+            return;
+        }
         self.remove(bodies, slot);
         bodies[slot].set_phase(Phase::Complete { used });
         self.list.push_front(bodies, slot);
     }
 
+    /// Takes in a body without memory, which is in no list.
+    pub(crate) fn join_apart(&mut self, bodies: &mut Bodies, slot: u32, used: Use) {
+        bodies[slot].set_phase(Phase::Complete { used });
+        bodies[slot].links = APART;
+    }
+
+    /// The body has no memory any more.
+    pub(crate) fn set_apart(&mut self, bodies: &mut Bodies, slot: u32) {
+        self.remove(bodies, slot);
+        bodies[slot].links = APART;
+    }
+
     pub(crate) fn remove(&mut self, bodies: &mut Bodies, slot: u32) {
-        if bodies[slot].links == PARKED {
+        if [PARKED, APART].contains(&bodies[slot].links) {
             bodies[slot].links = Links::LOOSE;
         } else {
             self.unlist(bodies, slot);
@@ -152,6 +174,9 @@ impl Recency {
 
     /// Sets a body aside that must stay.
     pub(crate) fn park(&mut self, bodies: &mut Bodies, slot: u32) {
+        if bodies[slot].links == PARKED {
+            return;
+        }
         self.unlist(bodies, slot);
         bodies[slot].links = PARKED;
     }
@@ -209,5 +234,6 @@ impl Recency {
 /// The slot of a body, if it still is in the list.
 fn listed(bodies: &Bodies, at: Ref) -> Option<u32> {
     let body = bodies.get(at)?;
-    (body.is_complete() && body.links != PARKED).then_some(at.slot)
+    let listed = ![PARKED, APART].contains(&body.links);
+    (body.is_complete() && listed).then_some(at.slot)
 }

@@ -35,10 +35,19 @@ impl State {
             .items
             .iter()
             .map(|(key, incarnation)| {
+                let readers = read.len();
                 if remove.barrier {
                     self.find_readers(now, tenant, key, *incarnation, &mut read);
                 }
-                self.remove_one(now, tenant, key, *incarnation)
+                let result = self.remove_one(now, tenant, key, *incarnation);
+                if result
+                    .as_ref()
+                    .is_err_and(|failure| *failure != Failure::ObjectNotFound)
+                {
+                    // It stays, and is not waited for.
+                    read.truncate(readers);
+                }
+                result
             })
             .collect();
         let answer = Answer::Keys(results);
@@ -91,6 +100,9 @@ impl State {
         if complete.or(under_way).is_none() {
             return Err(Failure::ObjectNotFound);
         }
+        if let Some(slot) = complete {
+            self.room_for_removal(slot, 1)?;
+        }
         if let Some(slot) = under_way {
             self.cancel(now, slot);
         }
@@ -109,7 +121,8 @@ impl State {
         let Some(tenant) = tenant else {
             return Answer::Removed { objects: 0 };
         };
-        if let Err(failure) = self.promises.admit() {
+        let room = self.room_for_removal_of_all();
+        if let Err(failure) = room.and_then(|()| self.promises.admit()) {
             return Answer::Refused(failure);
         }
         let mut slot = self.objects.writing.back;
@@ -131,6 +144,7 @@ impl State {
         let ticket = self
             .promises
             .begin(caller, &Operation::RemoveAll, answer.clone());
+        self.remove_all_from_disks(tenant, last, ticket);
         self.sweeps.push_back(Sweep {
             tenant,
             last,
@@ -161,13 +175,14 @@ impl State {
             let through = *next == *end;
             // More is doomed if all was removed once more.
             let doomed = self.objects.doomed.get(&tenant);
-            let newest = doomed.map_or(last, |doomed| doomed.last).sequence;
+            let newest = doomed.map_or(last, |doomed| doomed.last);
             for first in slots.clone().step_by(TOGETHER) {
                 let together = first..slots.end.min(first + TOGETHER as u32);
                 let hashes = self.objects.bring_slots(together.clone());
                 for (slot, hash) in together.zip(hashes) {
                     let body = self.objects.bodies.at(slot);
-                    if body.is_some_and(|body| body.tenant() == tenant && body.sequence() <= newest)
+                    if body.is_some_and(|body| body.tenant() == tenant)
+                        && self.objects.bodies.incarnation(slot) <= newest
                     {
                         self.sweep_one(now, (slot, hash), ticket);
                     }
@@ -207,6 +222,7 @@ impl State {
         }
         if body.is_complete() {
             if body.leases > 0 {
+                self.leave_all(slot);
                 self.retire(now, slot);
             } else {
                 self.discard(slot, hash);

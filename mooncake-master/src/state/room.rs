@@ -5,12 +5,12 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::{
-    Failure, STEP, State,
+    ClientId, Failure, STEP, State,
     recency::Use,
     segments::{Useful, Wish},
 };
 use crate::{
-    Time,
+    AllocationStrategy, Time,
     evict::{
         Fill, Watermarks, share,
         window::{self, Window},
@@ -96,7 +96,58 @@ impl State {
     }
 
     fn place(&mut self, body: u32, wish: &Wish<'_>) -> bool {
-        self.segments.place(&mut self.objects.bodies, body, wish)
+        let first = self.ranked(wish);
+        self.segments
+            .place(&mut self.objects.bodies, body, wish, &first)
+    }
+
+    /// The segments that the strategy tries first.
+    fn ranked(&self, wish: &Wish<'_>) -> SmallVec<[usize; 6]> {
+        let segments = &self.segments;
+        let rank = |score: &dyn Fn(usize) -> Option<f64>| {
+            AllocationStrategy::ranked(segments.len(), wish.draw, wish.replicas, score)
+        };
+        match wish.strategy {
+            AllocationStrategy::Random => SmallVec::new(),
+            AllocationStrategy::FreeRatioFirst => rank(&|at| {
+                let segment = segments.in_order(at);
+                let capacity = segment.capacity();
+                (capacity > 0).then(|| segment.free() as f64 / capacity as f64)
+            }),
+            AllocationStrategy::LocalFirst => {
+                let own = |at: &usize| segments.in_order(*at).identity.owner == wish.writer;
+                (0..segments.len()).filter(own).collect()
+            }
+            AllocationStrategy::SsdFreeRatioFirst => {
+                rank(&|at| self.disk_free_of(segments.in_order(at).identity.owner))
+            }
+        }
+    }
+
+    /// The free share of an owner's disks, what is on its way there taken off; `None`: unknown, or it
+    /// has none.
+    fn disk_free_of(&self, owner: ClientId) -> Option<f64> {
+        let free = |storage: u32| {
+            let placed = self.objects.placed.get(&storage).copied().unwrap_or(0);
+            self.storages.at(storage).free(placed)
+        };
+        self.storages
+            .held_by(owner)
+            .filter_map(free)
+            .reduce(f64::max)
+    }
+
+    /// Until its put has ended, an object counts as on its way to the disks of those who have it in
+    /// memory.
+    pub(super) fn charge_disks(&mut self, slot: u32) {
+        let bodies = &self.objects.bodies;
+        let length = bodies[slot].length;
+        let disks = bodies.places(slot).filter_map(|place| {
+            let owner = self.segments.at(place.segment).identity.owner;
+            self.storages.held_by(owner).next()
+        });
+        let disks: SmallVec<[u32; 2]> = disks.collect();
+        self.objects.charge(slot, &disks, length);
     }
 
     /// Goes on from the high watermark to the low one, if it is above, for what is left of the step:
@@ -115,7 +166,8 @@ impl State {
             let fill = Fill {
                 capacity: self.segments.capacity,
                 used: self.segments.taken(),
-                quarantined: self.segments.quarantined_bytes,
+                // What is being saved is free by itself, too, once it is on a disk.
+                quarantined: self.segments.quarantined_bytes + self.saving_bytes,
             };
             if self.drain.goal(marks, fill) == 0 {
                 return false;
@@ -123,10 +175,23 @@ impl State {
             if !self.may_go_on() {
                 return true;
             }
-            if self.evict_oldest(None).is_none() && self.may_go_on() {
+            if !self.save_or_evict_oldest() && self.may_go_on() {
                 self.drain.give_up();
                 return false;
             }
+        }
+        true
+    }
+
+    /// Begins with the least recently used object that nothing keeps; `false`: there is none.
+    fn save_or_evict_oldest(&mut self) -> bool {
+        let Some(slot) = self.oldest(None) else {
+            return false;
+        };
+        if self.save(slot) {
+            self.work += 1;
+        } else {
+            self.evict(slot);
         }
         true
     }
@@ -211,11 +276,17 @@ impl State {
     }
 
     /// The segments where memory came free.
-    fn evict(&mut self, slot: u32) -> SmallVec<[u32; 2]> {
+    pub(super) fn evict(&mut self, slot: u32) -> SmallVec<[u32; 2]> {
         self.work += 1;
         let doomed = self.objects.is_doomed(slot);
         let before = self.segments.live_bytes;
-        let freed = self.discard(slot, self.objects.hash_at(slot));
+        let freed = if self.keep_on_disk(slot) {
+            let objects = &mut self.objects;
+            objects.recency.set_apart(&mut objects.bodies, slot);
+            self.free_places(slot)
+        } else {
+            self.discard(slot, self.objects.hash_at(slot))
+        };
         if !doomed {
             self.totals.evicted_objects += 1;
             let freed = before - self.segments.live_bytes;

@@ -75,6 +75,7 @@ impl Useful {
 
 /// What is wanted for one object.
 pub(crate) struct Wish<'a> {
+    pub(crate) writer: ClientId,
     pub(crate) strategy: AllocationStrategy,
     pub(crate) draw: u64,
     pub(crate) preferred: &'a [String],
@@ -113,6 +114,11 @@ impl Segments {
     pub(crate) fn find(&self, id: SegmentId) -> Option<(u32, &Mounted)> {
         let slot = *self.by_id.get(&id)?;
         Some((slot, self.at(slot)))
+    }
+
+    /// The one at a place in the order of strategies.
+    pub(crate) fn in_order(&self, at: usize) -> &Mounted {
+        self.at(self.order[at])
     }
 
     pub(crate) fn owned_by(&self, owner: ClientId) -> Vec<u32> {
@@ -336,7 +342,14 @@ impl Segments {
 
     /// Gives a body memory for as many of the wished replicas as fit, on segments of different names
     /// that have the fewest doubts; `true`: for one at least.
-    pub(crate) fn place(&mut self, bodies: &mut Bodies, body: u32, wish: &Wish<'_>) -> bool {
+    /// `first` are places in the order of strategies, to be tried before all others.
+    pub(crate) fn place(
+        &mut self,
+        bodies: &mut Bodies,
+        body: u32,
+        wish: &Wish<'_>,
+        first: &[usize],
+    ) -> bool {
         let least = self.least_doubts(wish);
         for name in wish.preferred {
             for at in 0..self.order.len() {
@@ -347,7 +360,8 @@ impl Segments {
                 }
             }
         }
-        for at in wish.strategy.order(self.order.len(), wish.draw) {
+        let others = AllocationStrategy::order(self.order.len(), wish.draw);
+        for at in first.iter().copied().chain(others) {
             if u32::from(bodies[body].count()) >= wish.replicas {
                 break;
             }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::Offload;
 use crate::alloc::AllocationStrategy;
 
 /// What the state machine must know to decide alike in each run.
@@ -40,6 +41,14 @@ pub struct Settings {
     pub granted_share: f64,
     /// How segments are chosen.
     pub allocation_strategy: AllocationStrategy,
+    /// Which objects are copied to disks.
+    pub offload: Offload,
+    /// So many objects wait for one storage at most.
+    pub offload_queue_limit: usize,
+    /// So many objects wait to be removed from one storage at most.
+    pub remove_queue_limit: usize,
+    /// Steps tell what must outlive the master.
+    pub log: bool,
     /// Keys the hash of the object table, so that strangers cannot choose colliding keys.
     pub hash_seed: u64,
 }
@@ -60,6 +69,10 @@ impl Default for Settings {
             quarantine_share: 0.20,
             granted_share: 0.10,
             allocation_strategy: AllocationStrategy::Random,
+            offload: Offload::Off,
+            offload_queue_limit: 50_000,
+            remove_queue_limit: 65_536,
+            log: false,
             hash_seed: 0,
         }
     }

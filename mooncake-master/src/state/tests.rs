@@ -1,5 +1,6 @@
 //! Random lives of a store, whose books must balance after each step.
 
+mod durability;
 mod steps;
 
 use std::{
@@ -10,6 +11,7 @@ use std::{
 use proptest::prelude::*;
 
 use super::{bodies::Phase, *};
+use crate::AllocationStrategy;
 
 const MIB: u64 = 1 << 20;
 
@@ -21,6 +23,7 @@ fn settings() -> Settings {
         put_deadline: Duration::from_secs(3),
         write_frame_budget: Duration::from_secs(3),
         hold_margin: Duration::from_millis(100),
+        log: true,
         ..Settings::default()
     }
 }
@@ -33,6 +36,7 @@ impl State {
         let mut held = 0;
         let (mut leases, mut listed, mut complete, mut writing) = (0, 0, 0, 0);
         let (mut kept, mut reserved, mut doomed) = (0, 0, 0);
+        let mut saving = 0;
         for (slot, body) in &bodies {
             let size = body.length.next_multiple_of(64) * u64::from(body.count());
             leases += body.leases as usize;
@@ -52,7 +56,11 @@ impl State {
                 }
                 Phase::Complete { .. } => {
                     complete += 1;
-                    kept += u64::from(body.is_kept());
+                    kept += u64::from(body.is_kept() || body.count() == 0);
+                    assert!(body.count() > 0 || body.has_disk(), "{body:?} is nowhere");
+                    if body.is_saving() {
+                        saving += body.length * u64::from(body.count());
+                    }
                     if body.reservation.is_reserved() {
                         reserved += body.length * u64::from(body.count());
                     }
@@ -62,6 +70,11 @@ impl State {
                     assert_eq!(body.leases, 0);
                 }
             }
+            assert_eq!(body.has_disk(), self.disks.of(*slot).next().is_some());
+            assert!(
+                !body.has_disk() || body.is_complete(),
+                "{body:?} is on a disk"
+            );
             if !body.is_gone() {
                 live += size;
                 if self.objects.is_doomed(*slot) {
@@ -79,12 +92,18 @@ impl State {
             }
         }
         assert!(doomed == 0 || !self.sweeps.is_empty());
+        assert_eq!(self.saving_bytes, saving);
+        self.check_storages();
         let mut last = Use::after(Use::default(), Time(u64::MAX >> 16));
         for slot in self.objects.recency.iter(&self.objects.bodies) {
             let Phase::Complete { used } = self.objects.bodies[slot].phase() else {
                 panic!("a body that is not complete is in the order of use");
             };
             assert!(used < last, "the order of use is broken");
+            assert!(
+                self.objects.bodies[slot].count() > 0,
+                "there is nothing to evict"
+            );
             last = used;
             listed += 1;
         }
@@ -96,6 +115,7 @@ impl State {
         assert_eq!(leases, self.leases.covered());
         assert_eq!((self.held.len(), self.cancelled.len()), (held, held));
         assert_eq!(self.objects.open_puts() as u64, writing + held as u64);
+        assert!(writing + held as u64 > 0 || self.objects.placed.is_empty());
         let counters = self.counters();
         assert_eq!(
             (counters.objects, counters.puts_in_progress),
@@ -124,6 +144,19 @@ impl State {
 
 #[derive(Clone, Debug)]
 enum Step {
+    /// A client mounts a storage.
+    Attach(u64, u8),
+    /// A holder tells what it has, and some that it has not, or only a part.
+    Reconcile(u64, u8, prop::sample::Index, bool),
+    Detach(u64, u8),
+    Measure(u64, u8, u64),
+    FetchOffloads(u64, u8, u32),
+    /// The first or a later task that was fetched, and how it ends.
+    Notify(u64, u8, prop::sample::Index, u8),
+    /// How many tasks to fetch, and how many of these to acknowledge.
+    Removes(u64, u8, u32, usize),
+    /// A disk loses one of its objects.
+    Drop(u64, u8, prop::sample::Index),
     Wait(u64),
     Hello(u64),
     Mount(u64, u8, u32),
@@ -151,7 +184,24 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let items = prop::collection::vec((0u8..24, 1u64..MIB), 1..6);
     let small = prop::collection::vec((0u8..24, 1u64..MIB / 8), 1..4);
     let number = 1u64..5;
+    let storage = 1u8..4;
+    let index = any::<prop::sample::Index>;
+    let disk = prop_oneof![
+        3 => (client.clone(), storage.clone()).prop_map(|(c, s)| Step::Attach(c, s)),
+        4 => (client.clone(), storage.clone(), index(), any::<bool>())
+            .prop_map(|(c, s, i, a)| Step::Reconcile(c, s, i, a)),
+        1 => (client.clone(), storage.clone()).prop_map(|(c, s)| Step::Detach(c, s)),
+        1 => (client.clone(), storage.clone(), 0..MIB).prop_map(|(c, s, u)| Step::Measure(c, s, u)),
+        6 => (client.clone(), storage.clone(), 0u32..4)
+            .prop_map(|(c, s, n)| Step::FetchOffloads(c, s, n)),
+        8 => (client.clone(), storage.clone(), index(), 0u8..8)
+            .prop_map(|(c, s, i, o)| Step::Notify(c, s, i, o)),
+        3 => (client.clone(), storage.clone(), 0u32..4, 0usize..4)
+            .prop_map(|(c, s, f, a)| Step::Removes(c, s, f, a)),
+        1 => (client.clone(), storage, index()).prop_map(|(c, s, i)| Step::Drop(c, s, i)),
+    ];
     let step = prop_oneof![
+        24 => disk,
         4 => (0u64..4_000).prop_map(Step::Wait),
         2 => client.clone().prop_map(Step::Hello),
         2 => (client.clone(), 1u8..4, 0u32..3).prop_map(|(c, s, g)| Step::Mount(c, s, g)),
@@ -193,6 +243,7 @@ struct Driver {
     leases: Vec<u64>,
     /// Tickets of answers that were promised.
     owed: BTreeSet<u64>,
+    disks: durability::Disks,
 }
 
 impl Driver {
@@ -200,6 +251,7 @@ impl Driver {
         let applied = state.apply(self.now, &command);
         state.check_books();
         let answer = applied.answer.clone();
+        self.disks.remember(state, &applied.effects);
         for effect in &applied.effects {
             if let Effect::Settled { ticket, .. } = effect {
                 assert!(self.owed.remove(ticket), "an answer that was not promised");
@@ -228,6 +280,14 @@ impl Driver {
 
     fn take(&mut self, state: &mut State, step: &Step) {
         match step.clone() {
+            Step::Attach(..)
+            | Step::Reconcile(..)
+            | Step::Detach(..)
+            | Step::Measure(..)
+            | Step::FetchOffloads(..)
+            | Step::Notify(..)
+            | Step::Removes(..)
+            | Step::Drop(..) => self.take_disk_step(state, step),
             Step::Wait(ms) => {
                 for _ in 0..=ms / 1000 {
                     self.now += Duration::from_millis(ms.min(1000));
@@ -389,6 +449,8 @@ fn run(steps: &[Step], settings: Settings) -> (State, Driver) {
     for client in 1..4 {
         driver.take(&mut state, &Step::Hello(client));
         driver.take(&mut state, &Step::Mount(client, client as u8, 0));
+        driver.take(&mut state, &Step::Attach(client, client as u8));
+        driver.reconcile_all(&mut state, client, client as u8);
     }
     for step in steps {
         driver.take(&mut state, step);
@@ -396,10 +458,33 @@ fn run(steps: &[Step], settings: Settings) -> (State, Driver) {
     (state, driver)
 }
 
+fn strategy() -> impl Strategy<Value = AllocationStrategy> {
+    prop_oneof![
+        Just(AllocationStrategy::Random),
+        Just(AllocationStrategy::FreeRatioFirst),
+        Just(AllocationStrategy::LocalFirst),
+        Just(AllocationStrategy::SsdFreeRatioFirst),
+    ]
+}
+
+fn offload() -> impl Strategy<Value = Offload> {
+    prop_oneof![
+        Just(Offload::Off),
+        Just(Offload::Eager),
+        Just(Offload::OnEvict)
+    ]
+}
+
 proptest! {
     #[test]
-    fn books_balance_after_each_step_and_all_returns_to_zero(steps in steps()) {
-        let (mut state, mut driver) = run(&steps, settings());
+    fn books_balance_after_each_step_and_all_returns_to_zero(
+        steps in steps(),
+        offload in offload(),
+        queue in 1usize..6,
+        strategy in strategy()
+    ) {
+        let limits = Settings { allocation_strategy: strategy, offload_queue_limit: queue, remove_queue_limit: queue + 2, ..settings() };
+        let (mut state, mut driver) = run(&steps, Settings { offload, ..limits });
         // Everybody falls silent: what was held by anybody comes back by itself.
         driver.take(&mut state, &Step::Wait(4_000));
         for _ in 0..30 {
@@ -407,20 +492,24 @@ proptest! {
         }
         let end = state.counters();
         prop_assert_eq!(
-            (end.clients, end.segments, end.leases, end.objects, end.puts_in_progress),
+            (end.clients, end.segments, end.leases, end.puts_in_progress, end.storages),
             (0, 0, 0, 0, 0)
         );
+        // Disks keep what they have, and nobody waits for them.
+        let objects = state.objects.bodies.iter().filter(|(_, body)| body.has_disk()).count();
+        prop_assert_eq!((end.objects, end.queued_offloads, end.saving_bytes), (objects as u64, 0, 0));
         prop_assert_eq!((end.used_bytes, end.quarantined_bytes, end.capacity_bytes), (0, 0, 0));
         prop_assert_eq!(end.granted_bytes, 0);
         prop_assert_eq!((end.reservations, end.reserved_bytes, end.promised_answers), (0, 0, 0));
-        prop_assert_eq!(state.objects.bodies.len(), 0);
+        prop_assert_eq!(state.objects.bodies.len(), objects);
         prop_assert!(driver.owed.is_empty(), "promised and not given: {:?}", driver.owed);
     }
 
     #[test]
-    fn the_same_commands_give_the_same_answers_and_survive_being_stored(steps in steps()) {
-        let (_, driver) = run(&steps, settings());
-        let mut again = State::new(7, settings());
+    fn the_same_commands_give_the_same_answers_and_survive_being_stored(steps in steps(), offload in offload()) {
+        let settings = Settings { offload, ..settings() };
+        let (_, driver) = run(&steps, settings.clone());
+        let mut again = State::new(7, settings);
         for (now, command, applied) in &driver.log {
             let stored = serde_json::to_string(&command).unwrap();
             let command = serde_json::from_str::<Command>(&stored).unwrap();
@@ -433,7 +522,8 @@ proptest! {
 
     #[test]
     fn no_two_objects_that_anybody_may_touch_share_a_byte(steps in steps()) {
-        let (state, _) = run(&steps, Settings { high_watermark: 1.0, ..settings() });
+        let offload = Offload::Eager;
+        let (state, _) = run(&steps, Settings { high_watermark: 1.0, offload, ..settings() });
         let mut ranges: Vec<(u32, u64, u64)> = Vec::new();
         let bodies = &state.objects.bodies;
         for (slot, body) in bodies.iter() {

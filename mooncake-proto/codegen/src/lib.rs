@@ -11,31 +11,31 @@ use std::{
 /// Compiles the protos below `root/proto` into `out`, one file a package.
 pub fn generate(root: &Path, out: &Path) -> Result<(), Box<dyn Error>> {
     fs::create_dir_all(out)?;
-    compile(root, out, "status", None)?;
-    compile(root, out, "tent", None)?;
-    // The module that the crate gives to the package which the master's messages refer to.
-    compile(
-        root,
-        out,
-        "master",
-        Some((".mooncake.status.v1", "crate::status")),
-    )
+    compile(root, out, "status", &["status"], &[])?;
+    compile(root, out, "tent", &["tent"], &[])?;
+    // The modules that the crate gives to the packages which messages refer to.
+    let status = (".mooncake.status.v1", "crate::status");
+    let master = (".mooncake.master.v1", "crate::master");
+    // Before the package that it refers to, of which it would leave only the services.
+    compile(root, out, "store", &["holder"], &[status, master])?;
+    compile(root, out, "master", &["master", "storage"], &[status])
 }
 
 fn compile(
     root: &Path,
     out: &Path,
     package: &str,
-    known: Option<(&str, &str)>,
+    files: &[&str],
+    known: &[(&str, &str)],
 ) -> Result<(), Box<dyn Error>> {
-    let file = format!("mooncake/{package}/v1/{package}.proto");
-    let descriptors = protox::compile([file], [root.join("proto")])?;
+    let path = |file: &&str| format!("mooncake/{package}/v1/{file}.proto");
+    let descriptors = protox::compile(files.iter().map(path), [root.join("proto")])?;
     let mut config = prost_build::Config::new();
     config.bytes(["."]);
     // Few keys fail: the results of the others should not be as large as why they did not.
     config.boxed("error");
-    if let Some((proto, rust)) = known {
-        config.extern_path(proto, rust);
+    for (proto, rust) in known {
+        config.extern_path(*proto, *rust);
     }
     tonic_prost_build::configure()
         .out_dir(out)

@@ -217,6 +217,25 @@ pub mod answer {
         ReturnGrants(super::ReturnGrantsResponse),
     }
 }
+/// A storage as the answers of this message refer to it: a directory of buckets on a node's disk.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Storage {
+    /// 16 bytes, the same wherever the directory is moved to.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub id: ::prost::bytes::Bytes,
+    /// Incarnation of the process that holds it, which is that of its transfer engine.
+    #[prost(uint64, tag = "2")]
+    pub holder_incarnation: u64,
+    /// `host:port` of the holder's `mooncake.store.v1.Holder`.
+    #[prost(string, tag = "3")]
+    pub endpoint: ::prost::alloc::string::String,
+    /// The name under which TENT opens the holder's memory.
+    #[prost(string, tag = "4")]
+    pub segment_name: ::prost::alloc::string::String,
+    /// For people: the holder's name.
+    #[prost(string, tag = "5")]
+    pub holder: ::prost::alloc::string::String,
+}
 /// A segment as the answers of this message refer to it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Segment {
@@ -251,16 +270,13 @@ pub struct MemoryReplica {
     #[prost(uint64, tag = "3")]
     pub length: u64,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LocalDiskReplica {
-    /// Incarnation of the holder's process.
-    #[prost(uint64, tag = "1")]
-    pub holder_incarnation: u64,
-    /// 16 bytes: the identity of the holder's storage directory.
-    #[prost(bytes = "bytes", tag = "2")]
-    pub storage: ::prost::bytes::Bytes,
     #[prost(uint64, tag = "3")]
     pub length: u64,
+    /// Index into the answer's `storages`.
+    #[prost(uint32, tag = "4")]
+    pub storage: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RemoteReplica {
@@ -332,6 +348,8 @@ pub struct LookupResponse {
     /// How long it lasts, counted by the reader from before it asked.
     #[prost(uint64, tag = "4")]
     pub lease_us: u64,
+    #[prost(message, repeated, tag = "5")]
+    pub storages: ::prost::alloc::vec::Vec<Storage>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct LookupResult {
@@ -603,6 +621,8 @@ pub struct DescribeResponse {
     pub results: ::prost::alloc::vec::Vec<DescribeResult>,
     #[prost(message, repeated, tag = "2")]
     pub segments: ::prost::alloc::vec::Vec<Segment>,
+    #[prost(message, repeated, tag = "3")]
+    pub storages: ::prost::alloc::vec::Vec<Storage>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct DescribeResult {
@@ -2327,6 +2347,1737 @@ pub mod master_server {
     /// Generated gRPC service name
     pub const SERVICE_NAME: &str = "mooncake.master.v1.Master";
     impl<T> tonic::server::NamedService for MasterServer<T> {
+        const NAME: &'static str = SERVICE_NAME;
+    }
+}
+/// Measured, not configured. 0 capacity: unknown, which is neither good nor bad.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StorageState {
+    /// What the storage may take of its disk.
+    #[prost(uint64, tag = "1")]
+    pub capacity_bytes: u64,
+    /// What its files take: live, dead and overhead.
+    #[prost(uint64, tag = "2")]
+    pub used_bytes: u64,
+    /// Records that can be read, with their headers and keys.
+    #[prost(uint64, tag = "3")]
+    pub live_bytes: u64,
+    /// Records that cannot be read and are not reclaimed yet.
+    #[prost(uint64, tag = "4")]
+    pub dead_bytes: u64,
+    /// Accepted and not written yet.
+    #[prost(uint64, tag = "5")]
+    pub queued_bytes: u64,
+    /// Values that can be read, without headers and keys; what the master counts as well.
+    #[prost(uint64, tag = "6")]
+    pub value_bytes: u64,
+    #[prost(uint64, tag = "7")]
+    pub objects: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct MountStorageRequest {
+    /// `holder_incarnation` must be the session's.
+    #[prost(message, optional, tag = "1")]
+    pub storage: ::core::option::Option<Storage>,
+    #[prost(message, optional, tag = "2")]
+    pub state: ::core::option::Option<StorageState>,
+    /// Nothing was ever put into it: no master needs to know it.
+    #[prost(bool, tag = "3")]
+    pub fresh: bool,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct MountStorageResponse {
+    /// At most so many objects in a page of `ReconcileStorage`.
+    #[prost(uint32, tag = "1")]
+    pub page: u32,
+}
+/// An object on a disk.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HeldObject {
+    #[prost(string, tag = "1")]
+    pub tenant: ::prost::alloc::string::String,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub key: ::prost::bytes::Bytes,
+    #[prost(message, optional, tag = "3")]
+    pub incarnation: ::core::option::Option<ObjectIncarnation>,
+    #[prost(uint64, tag = "4")]
+    pub length: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ReconcileStorageRequest {
+    /// 16 bytes.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub storage: ::prost::bytes::Bytes,
+    #[prost(uint64, tag = "14")]
+    pub client_incarnation: u64,
+    /// Counts the pages from 0; a page comes after all before it, 0 begins anew.
+    #[prost(uint64, tag = "2")]
+    pub page: u64,
+    #[prost(message, repeated, tag = "3")]
+    pub objects: ::prost::alloc::vec::Vec<HeldObject>,
+    /// No page follows.
+    #[prost(bool, tag = "4")]
+    pub last: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReconcileStorageResponse {
+    /// Indices into `objects`, growing: to be removed for good, by tombstones, before the next page.
+    #[prost(uint32, repeated, tag = "1")]
+    pub remove: ::prost::alloc::vec::Vec<u32>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReportStorageRequest {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub storage: ::prost::bytes::Bytes,
+    #[prost(uint64, tag = "14")]
+    pub client_incarnation: u64,
+    #[prost(message, optional, tag = "2")]
+    pub state: ::core::option::Option<StorageState>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReportStorageResponse {
+    /// How many wait to be fetched.
+    #[prost(uint64, tag = "1")]
+    pub remove_tasks: u64,
+    #[prost(uint64, tag = "2")]
+    pub offload_tasks: u64,
+    #[prost(uint64, tag = "3")]
+    pub promotions: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct UnmountStorageRequest {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub storage: ::prost::bytes::Bytes,
+    #[prost(uint64, tag = "14")]
+    pub client_incarnation: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct UnmountStorageResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AdoptStorageRequest {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub storage: ::prost::bytes::Bytes,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AdoptStorageResponse {}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListStoragesRequest {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListStoragesResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub storages: ::prost::alloc::vec::Vec<StorageUsage>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StorageUsage {
+    /// Of the last holder, if none holds it now.
+    #[prost(message, optional, tag = "1")]
+    pub storage: ::core::option::Option<Storage>,
+    /// As its holder reported it last.
+    #[prost(message, optional, tag = "2")]
+    pub state: ::core::option::Option<StorageState>,
+    /// What the master counts: values of objects that are on it, or on their way to it.
+    #[prost(uint64, tag = "3")]
+    pub value_bytes: u64,
+    /// Objects on it that can be read.
+    #[prost(uint64, tag = "4")]
+    pub objects: u64,
+    #[prost(uint64, tag = "5")]
+    pub remove_tasks: u64,
+    #[prost(uint64, tag = "6")]
+    pub offload_tasks: u64,
+    #[prost(uint64, tag = "7")]
+    pub promotions: u64,
+    #[prost(bool, tag = "8")]
+    pub mounted: bool,
+    #[prost(bool, tag = "9")]
+    pub reconciled: bool,
+    /// Since its holder's last sign of life.
+    #[prost(uint64, tag = "10")]
+    pub silent_us: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FetchRemoveTasksRequest {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub storage: ::prost::bytes::Bytes,
+    #[prost(uint64, tag = "14")]
+    pub client_incarnation: u64,
+    /// At most so many; 0: the master's own limit.
+    #[prost(uint32, tag = "2")]
+    pub limit: u32,
+    /// Only tasks with greater numbers; 0: from the oldest.
+    #[prost(uint64, tag = "3")]
+    pub after: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct FetchRemoveTasksResponse {
+    /// Oldest first.
+    #[prost(message, repeated, tag = "1")]
+    pub tasks: ::prost::alloc::vec::Vec<RemoveTask>,
+    #[prost(bool, tag = "2")]
+    pub more: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RemoveTask {
+    /// Never used twice, by any life of the master.
+    #[prost(uint64, tag = "1")]
+    pub task: u64,
+    #[prost(string, tag = "2")]
+    pub tenant: ::prost::alloc::string::String,
+    #[prost(oneof = "remove_task::What", tags = "3, 4")]
+    pub what: ::core::option::Option<remove_task::What>,
+}
+/// Nested message and enum types in `RemoveTask`.
+pub mod remove_task {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum What {
+        /// This life of this key.
+        #[prost(message, tag = "3")]
+        Object(super::KeyIncarnation),
+        /// All that the tenant had up to this incarnation.
+        #[prost(message, tag = "4")]
+        AllUpTo(super::ObjectIncarnation),
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AckRemoveTasksRequest {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub storage: ::prost::bytes::Bytes,
+    #[prost(uint64, tag = "14")]
+    pub client_incarnation: u64,
+    /// Unknown ones are passed over: they were acknowledged before.
+    #[prost(uint64, repeated, tag = "2")]
+    pub tasks: ::prost::alloc::vec::Vec<u64>,
+}
+/// The erasure is durable, too.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AckRemoveTasksResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FetchOffloadTasksRequest {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub storage: ::prost::bytes::Bytes,
+    #[prost(uint64, tag = "14")]
+    pub client_incarnation: u64,
+    /// At most so many, and so many bytes but at least one; 0: the master's own limit.
+    #[prost(uint32, tag = "2")]
+    pub limit: u32,
+    #[prost(uint64, tag = "3")]
+    pub limit_bytes: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct FetchOffloadTasksResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub tasks: ::prost::alloc::vec::Vec<OffloadTask>,
+    #[prost(message, repeated, tag = "2")]
+    pub segments: ::prost::alloc::vec::Vec<Segment>,
+    /// Covers the memory of all tasks until the holder releases it, or this has passed.
+    #[prost(uint64, tag = "3")]
+    pub lease: u64,
+    #[prost(uint64, tag = "4")]
+    pub lease_us: u64,
+    #[prost(bool, tag = "5")]
+    pub more: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct OffloadTask {
+    #[prost(uint64, tag = "1")]
+    pub task: u64,
+    #[prost(string, tag = "2")]
+    pub tenant: ::prost::alloc::string::String,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub key: ::prost::bytes::Bytes,
+    /// Only replicas in memory.
+    #[prost(message, optional, tag = "4")]
+    pub object: ::core::option::Option<Object>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct NotifyOffloadRequest {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub storage: ::prost::bytes::Bytes,
+    #[prost(uint64, tag = "14")]
+    pub client_incarnation: u64,
+    #[prost(message, repeated, tag = "2")]
+    pub results: ::prost::alloc::vec::Vec<OffloadResult>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OffloadResult {
+    #[prost(uint64, tag = "1")]
+    pub task: u64,
+    /// Why it is not on the disk; absent: it is, durably.
+    #[prost(message, optional, boxed, tag = "2")]
+    pub error: ::core::option::Option<
+        ::prost::alloc::boxed::Box<crate::status::ErrorDetail>,
+    >,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct NotifyOffloadResponse {
+    /// For each: success, or that the object was removed meanwhile or the task is not known any more
+    /// (`REVOKED`), so that its record must be removed: the holder does that by itself, whether or not a
+    /// task for it comes, too.
+    #[prost(message, repeated, tag = "1")]
+    pub results: ::prost::alloc::vec::Vec<KeyResult>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DropReplicasRequest {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub storage: ::prost::bytes::Bytes,
+    #[prost(uint64, tag = "14")]
+    pub client_incarnation: u64,
+    #[prost(message, repeated, tag = "2")]
+    pub objects: ::prost::alloc::vec::Vec<DroppedReplica>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DroppedReplica {
+    #[prost(string, tag = "1")]
+    pub tenant: ::prost::alloc::string::String,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub key: ::prost::bytes::Bytes,
+    #[prost(message, optional, tag = "3")]
+    pub incarnation: ::core::option::Option<ObjectIncarnation>,
+    #[prost(enumeration = "dropped_replica::Reason", tag = "4")]
+    pub reason: i32,
+}
+/// Nested message and enum types in `DroppedReplica`.
+pub mod dropped_replica {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Reason {
+        Unspecified = 0,
+        /// Gives way to others.
+        Evicted = 1,
+        /// Its bytes are not what was put.
+        Damaged = 2,
+        /// It is not there.
+        Lost = 3,
+    }
+    impl Reason {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Unspecified => "REASON_UNSPECIFIED",
+                Self::Evicted => "REASON_EVICTED",
+                Self::Damaged => "REASON_DAMAGED",
+                Self::Lost => "REASON_LOST",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "REASON_UNSPECIFIED" => Some(Self::Unspecified),
+                "REASON_EVICTED" => Some(Self::Evicted),
+                "REASON_DAMAGED" => Some(Self::Damaged),
+                "REASON_LOST" => Some(Self::Lost),
+                _ => None,
+            }
+        }
+    }
+}
+/// From here on nobody is sent there for them.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DropReplicasResponse {
+    /// For each: success, also when it was not known, or why the replica must stay for now.
+    #[prost(message, repeated, tag = "1")]
+    pub results: ::prost::alloc::vec::Vec<KeyResult>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PrefetchRequest {
+    #[prost(string, tag = "15")]
+    pub tenant: ::prost::alloc::string::String,
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    pub keys: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PrefetchResponse {
+    /// For each: success (it is in memory or will be copied there), or why not.
+    #[prost(message, repeated, tag = "1")]
+    pub results: ::prost::alloc::vec::Vec<KeyResult>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FetchPromotionsRequest {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub storage: ::prost::bytes::Bytes,
+    #[prost(uint64, tag = "14")]
+    pub client_incarnation: u64,
+    /// At most so many, and so many bytes but at least one; 0: the master's own limit.
+    #[prost(uint32, tag = "2")]
+    pub limit: u32,
+    #[prost(uint64, tag = "3")]
+    pub limit_bytes: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct FetchPromotionsResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub promotions: ::prost::alloc::vec::Vec<Promotion>,
+    #[prost(message, repeated, tag = "2")]
+    pub segments: ::prost::alloc::vec::Vec<Segment>,
+    /// Time until the memory is the holder's no longer: no write may begin after it.
+    #[prost(uint64, tag = "3")]
+    pub deadline_us: u64,
+    #[prost(bool, tag = "4")]
+    pub more: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Promotion {
+    #[prost(uint64, tag = "1")]
+    pub task: u64,
+    #[prost(string, tag = "2")]
+    pub tenant: ::prost::alloc::string::String,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub key: ::prost::bytes::Bytes,
+    /// The life that is on the disk, and the one place in memory where it shall be written.
+    #[prost(message, optional, tag = "4")]
+    pub object: ::core::option::Option<Object>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct EndPromotionsRequest {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub storage: ::prost::bytes::Bytes,
+    #[prost(uint64, tag = "14")]
+    pub client_incarnation: u64,
+    #[prost(message, repeated, tag = "2")]
+    pub results: ::prost::alloc::vec::Vec<PromotionResult>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PromotionResult {
+    #[prost(uint64, tag = "1")]
+    pub task: u64,
+    /// Why it was not written, and in `quiescent`, whether bytes may still move; absent: it was.
+    #[prost(message, optional, boxed, tag = "2")]
+    pub error: ::core::option::Option<
+        ::prost::alloc::boxed::Box<crate::status::ErrorDetail>,
+    >,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct EndPromotionsResponse {
+    /// For each: success, or `REVOKED`.
+    #[prost(message, repeated, tag = "1")]
+    pub results: ::prost::alloc::vec::Vec<KeyResult>,
+}
+/// Generated client implementations.
+pub mod storages_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    #[derive(Debug, Clone)]
+    pub struct StoragesClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl<T> StoragesClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> StoragesClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            StoragesClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// A storage takes part from here on: it is given tasks, and what it is known to hold can be read
+        /// once it is reconciled. An endpoint that changed replaces the former one.
+        pub async fn mount_storage(
+            &mut self,
+            request: impl tonic::IntoRequest<super::MountStorageRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::MountStorageResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mooncake.master.v1.Storages/MountStorage",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("mooncake.master.v1.Storages", "MountStorage"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Tells the master, page by page, all that is in a storage, and what of it must go.
+        pub async fn reconcile_storage(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ReconcileStorageRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReconcileStorageResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mooncake.master.v1.Storages/ReconcileStorage",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("mooncake.master.v1.Storages", "ReconcileStorage"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        /// How full it is, and that its holder lives.
+        pub async fn report_storage(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ReportStorageRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReportStorageResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mooncake.master.v1.Storages/ReportStorage",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("mooncake.master.v1.Storages", "ReportStorage"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// An orderly end: its objects are not announced until it is mounted and reconciled again.
+        pub async fn unmount_storage(
+            &mut self,
+            request: impl tonic::IntoRequest<super::UnmountStorageRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::UnmountStorageResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mooncake.master.v1.Storages/UnmountStorage",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("mooncake.master.v1.Storages", "UnmountStorage"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        /// For operators: a storage that this master has never heard of, whose objects it shall keep.
+        pub async fn adopt_storage(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AdoptStorageRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AdoptStorageResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mooncake.master.v1.Storages/AdoptStorage",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("mooncake.master.v1.Storages", "AdoptStorage"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn list_storages(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListStoragesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListStoragesResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mooncake.master.v1.Storages/ListStorages",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("mooncake.master.v1.Storages", "ListStorages"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Which objects to remove. A task stays until it is acknowledged, and is fetched again until then.
+        pub async fn fetch_remove_tasks(
+            &mut self,
+            request: impl tonic::IntoRequest<super::FetchRemoveTasksRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::FetchRemoveTasksResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mooncake.master.v1.Storages/FetchRemoveTasks",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("mooncake.master.v1.Storages", "FetchRemoveTasks"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        /// The tombstones of these tasks are durable.
+        pub async fn ack_remove_tasks(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AckRemoveTasksRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AckRemoveTasksResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mooncake.master.v1.Storages/AckRemoveTasks",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("mooncake.master.v1.Storages", "AckRemoveTasks"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        /// Which objects to copy to the disk, and where they lie, under a lease. A task that has no result when
+        /// its lease has passed is given out again, under the same number.
+        pub async fn fetch_offload_tasks(
+            &mut self,
+            request: impl tonic::IntoRequest<super::FetchOffloadTasksRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::FetchOffloadTasksResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mooncake.master.v1.Storages/FetchOffloadTasks",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("mooncake.master.v1.Storages", "FetchOffloadTasks"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        /// What became of them.
+        pub async fn notify_offload(
+            &mut self,
+            request: impl tonic::IntoRequest<super::NotifyOffloadRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::NotifyOffloadResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mooncake.master.v1.Storages/NotifyOffload",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("mooncake.master.v1.Storages", "NotifyOffload"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Replicas that a storage does not have any more, or is about to give up to make room.
+        pub async fn drop_replicas(
+            &mut self,
+            request: impl tonic::IntoRequest<super::DropReplicasRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::DropReplicasResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mooncake.master.v1.Storages/DropReplicas",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("mooncake.master.v1.Storages", "DropReplicas"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Asks for objects to be copied from disk to memory before they are read.
+        pub async fn prefetch(
+            &mut self,
+            request: impl tonic::IntoRequest<super::PrefetchRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::PrefetchResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mooncake.master.v1.Storages/Prefetch",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("mooncake.master.v1.Storages", "Prefetch"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Which objects to copy to memory, and where to.
+        pub async fn fetch_promotions(
+            &mut self,
+            request: impl tonic::IntoRequest<super::FetchPromotionsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::FetchPromotionsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mooncake.master.v1.Storages/FetchPromotions",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("mooncake.master.v1.Storages", "FetchPromotions"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
+        /// What became of them.
+        pub async fn end_promotions(
+            &mut self,
+            request: impl tonic::IntoRequest<super::EndPromotionsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::EndPromotionsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/mooncake.master.v1.Storages/EndPromotions",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("mooncake.master.v1.Storages", "EndPromotions"));
+            self.inner.unary(req, path, codec).await
+        }
+    }
+}
+/// Generated server implementations.
+pub mod storages_server {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    /// Generated trait containing gRPC methods that should be implemented for use with StoragesServer.
+    #[async_trait]
+    pub trait Storages: std::marker::Send + std::marker::Sync + 'static {
+        /// A storage takes part from here on: it is given tasks, and what it is known to hold can be read
+        /// once it is reconciled. An endpoint that changed replaces the former one.
+        async fn mount_storage(
+            &self,
+            request: tonic::Request<super::MountStorageRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::MountStorageResponse>,
+            tonic::Status,
+        >;
+        /// Tells the master, page by page, all that is in a storage, and what of it must go.
+        async fn reconcile_storage(
+            &self,
+            request: tonic::Request<super::ReconcileStorageRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReconcileStorageResponse>,
+            tonic::Status,
+        >;
+        /// How full it is, and that its holder lives.
+        async fn report_storage(
+            &self,
+            request: tonic::Request<super::ReportStorageRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReportStorageResponse>,
+            tonic::Status,
+        >;
+        /// An orderly end: its objects are not announced until it is mounted and reconciled again.
+        async fn unmount_storage(
+            &self,
+            request: tonic::Request<super::UnmountStorageRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::UnmountStorageResponse>,
+            tonic::Status,
+        >;
+        /// For operators: a storage that this master has never heard of, whose objects it shall keep.
+        async fn adopt_storage(
+            &self,
+            request: tonic::Request<super::AdoptStorageRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AdoptStorageResponse>,
+            tonic::Status,
+        >;
+        async fn list_storages(
+            &self,
+            request: tonic::Request<super::ListStoragesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListStoragesResponse>,
+            tonic::Status,
+        >;
+        /// Which objects to remove. A task stays until it is acknowledged, and is fetched again until then.
+        async fn fetch_remove_tasks(
+            &self,
+            request: tonic::Request<super::FetchRemoveTasksRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::FetchRemoveTasksResponse>,
+            tonic::Status,
+        >;
+        /// The tombstones of these tasks are durable.
+        async fn ack_remove_tasks(
+            &self,
+            request: tonic::Request<super::AckRemoveTasksRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AckRemoveTasksResponse>,
+            tonic::Status,
+        >;
+        /// Which objects to copy to the disk, and where they lie, under a lease. A task that has no result when
+        /// its lease has passed is given out again, under the same number.
+        async fn fetch_offload_tasks(
+            &self,
+            request: tonic::Request<super::FetchOffloadTasksRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::FetchOffloadTasksResponse>,
+            tonic::Status,
+        >;
+        /// What became of them.
+        async fn notify_offload(
+            &self,
+            request: tonic::Request<super::NotifyOffloadRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::NotifyOffloadResponse>,
+            tonic::Status,
+        >;
+        /// Replicas that a storage does not have any more, or is about to give up to make room.
+        async fn drop_replicas(
+            &self,
+            request: tonic::Request<super::DropReplicasRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::DropReplicasResponse>,
+            tonic::Status,
+        >;
+        /// Asks for objects to be copied from disk to memory before they are read.
+        async fn prefetch(
+            &self,
+            request: tonic::Request<super::PrefetchRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::PrefetchResponse>,
+            tonic::Status,
+        >;
+        /// Which objects to copy to memory, and where to.
+        async fn fetch_promotions(
+            &self,
+            request: tonic::Request<super::FetchPromotionsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::FetchPromotionsResponse>,
+            tonic::Status,
+        >;
+        /// What became of them.
+        async fn end_promotions(
+            &self,
+            request: tonic::Request<super::EndPromotionsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::EndPromotionsResponse>,
+            tonic::Status,
+        >;
+    }
+    #[derive(Debug)]
+    pub struct StoragesServer<T> {
+        inner: Arc<T>,
+        accept_compression_encodings: EnabledCompressionEncodings,
+        send_compression_encodings: EnabledCompressionEncodings,
+        max_decoding_message_size: Option<usize>,
+        max_encoding_message_size: Option<usize>,
+    }
+    impl<T> StoragesServer<T> {
+        pub fn new(inner: T) -> Self {
+            Self::from_arc(Arc::new(inner))
+        }
+        pub fn from_arc(inner: Arc<T>) -> Self {
+            Self {
+                inner,
+                accept_compression_encodings: Default::default(),
+                send_compression_encodings: Default::default(),
+                max_decoding_message_size: None,
+                max_encoding_message_size: None,
+            }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
+        where
+            F: tonic::service::Interceptor,
+        {
+            InterceptedService::new(Self::new(inner), interceptor)
+        }
+        /// Enable decompressing requests with the given encoding.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.accept_compression_encodings.enable(encoding);
+            self
+        }
+        /// Compress responses with the given encoding, if the client supports it.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.send_compression_encodings.enable(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.max_decoding_message_size = Some(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.max_encoding_message_size = Some(limit);
+            self
+        }
+    }
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for StoragesServer<T>
+    where
+        T: Storages,
+        B: Body + std::marker::Send + 'static,
+        B::Error: Into<StdError> + std::marker::Send + 'static,
+    {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<Self::Response, Self::Error>;
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, req: http::Request<B>) -> Self::Future {
+            match req.uri().path() {
+                "/mooncake.master.v1.Storages/MountStorage" => {
+                    #[allow(non_camel_case_types)]
+                    struct MountStorageSvc<T: Storages>(pub Arc<T>);
+                    impl<
+                        T: Storages,
+                    > tonic::server::UnaryService<super::MountStorageRequest>
+                    for MountStorageSvc<T> {
+                        type Response = super::MountStorageResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::MountStorageRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Storages>::mount_storage(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = MountStorageSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mooncake.master.v1.Storages/ReconcileStorage" => {
+                    #[allow(non_camel_case_types)]
+                    struct ReconcileStorageSvc<T: Storages>(pub Arc<T>);
+                    impl<
+                        T: Storages,
+                    > tonic::server::UnaryService<super::ReconcileStorageRequest>
+                    for ReconcileStorageSvc<T> {
+                        type Response = super::ReconcileStorageResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ReconcileStorageRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Storages>::reconcile_storage(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ReconcileStorageSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mooncake.master.v1.Storages/ReportStorage" => {
+                    #[allow(non_camel_case_types)]
+                    struct ReportStorageSvc<T: Storages>(pub Arc<T>);
+                    impl<
+                        T: Storages,
+                    > tonic::server::UnaryService<super::ReportStorageRequest>
+                    for ReportStorageSvc<T> {
+                        type Response = super::ReportStorageResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ReportStorageRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Storages>::report_storage(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ReportStorageSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mooncake.master.v1.Storages/UnmountStorage" => {
+                    #[allow(non_camel_case_types)]
+                    struct UnmountStorageSvc<T: Storages>(pub Arc<T>);
+                    impl<
+                        T: Storages,
+                    > tonic::server::UnaryService<super::UnmountStorageRequest>
+                    for UnmountStorageSvc<T> {
+                        type Response = super::UnmountStorageResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::UnmountStorageRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Storages>::unmount_storage(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = UnmountStorageSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mooncake.master.v1.Storages/AdoptStorage" => {
+                    #[allow(non_camel_case_types)]
+                    struct AdoptStorageSvc<T: Storages>(pub Arc<T>);
+                    impl<
+                        T: Storages,
+                    > tonic::server::UnaryService<super::AdoptStorageRequest>
+                    for AdoptStorageSvc<T> {
+                        type Response = super::AdoptStorageResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::AdoptStorageRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Storages>::adopt_storage(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = AdoptStorageSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mooncake.master.v1.Storages/ListStorages" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListStoragesSvc<T: Storages>(pub Arc<T>);
+                    impl<
+                        T: Storages,
+                    > tonic::server::UnaryService<super::ListStoragesRequest>
+                    for ListStoragesSvc<T> {
+                        type Response = super::ListStoragesResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListStoragesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Storages>::list_storages(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListStoragesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mooncake.master.v1.Storages/FetchRemoveTasks" => {
+                    #[allow(non_camel_case_types)]
+                    struct FetchRemoveTasksSvc<T: Storages>(pub Arc<T>);
+                    impl<
+                        T: Storages,
+                    > tonic::server::UnaryService<super::FetchRemoveTasksRequest>
+                    for FetchRemoveTasksSvc<T> {
+                        type Response = super::FetchRemoveTasksResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::FetchRemoveTasksRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Storages>::fetch_remove_tasks(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = FetchRemoveTasksSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mooncake.master.v1.Storages/AckRemoveTasks" => {
+                    #[allow(non_camel_case_types)]
+                    struct AckRemoveTasksSvc<T: Storages>(pub Arc<T>);
+                    impl<
+                        T: Storages,
+                    > tonic::server::UnaryService<super::AckRemoveTasksRequest>
+                    for AckRemoveTasksSvc<T> {
+                        type Response = super::AckRemoveTasksResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::AckRemoveTasksRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Storages>::ack_remove_tasks(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = AckRemoveTasksSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mooncake.master.v1.Storages/FetchOffloadTasks" => {
+                    #[allow(non_camel_case_types)]
+                    struct FetchOffloadTasksSvc<T: Storages>(pub Arc<T>);
+                    impl<
+                        T: Storages,
+                    > tonic::server::UnaryService<super::FetchOffloadTasksRequest>
+                    for FetchOffloadTasksSvc<T> {
+                        type Response = super::FetchOffloadTasksResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::FetchOffloadTasksRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Storages>::fetch_offload_tasks(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = FetchOffloadTasksSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mooncake.master.v1.Storages/NotifyOffload" => {
+                    #[allow(non_camel_case_types)]
+                    struct NotifyOffloadSvc<T: Storages>(pub Arc<T>);
+                    impl<
+                        T: Storages,
+                    > tonic::server::UnaryService<super::NotifyOffloadRequest>
+                    for NotifyOffloadSvc<T> {
+                        type Response = super::NotifyOffloadResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::NotifyOffloadRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Storages>::notify_offload(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = NotifyOffloadSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mooncake.master.v1.Storages/DropReplicas" => {
+                    #[allow(non_camel_case_types)]
+                    struct DropReplicasSvc<T: Storages>(pub Arc<T>);
+                    impl<
+                        T: Storages,
+                    > tonic::server::UnaryService<super::DropReplicasRequest>
+                    for DropReplicasSvc<T> {
+                        type Response = super::DropReplicasResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::DropReplicasRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Storages>::drop_replicas(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DropReplicasSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mooncake.master.v1.Storages/Prefetch" => {
+                    #[allow(non_camel_case_types)]
+                    struct PrefetchSvc<T: Storages>(pub Arc<T>);
+                    impl<T: Storages> tonic::server::UnaryService<super::PrefetchRequest>
+                    for PrefetchSvc<T> {
+                        type Response = super::PrefetchResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::PrefetchRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Storages>::prefetch(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = PrefetchSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mooncake.master.v1.Storages/FetchPromotions" => {
+                    #[allow(non_camel_case_types)]
+                    struct FetchPromotionsSvc<T: Storages>(pub Arc<T>);
+                    impl<
+                        T: Storages,
+                    > tonic::server::UnaryService<super::FetchPromotionsRequest>
+                    for FetchPromotionsSvc<T> {
+                        type Response = super::FetchPromotionsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::FetchPromotionsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Storages>::fetch_promotions(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = FetchPromotionsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/mooncake.master.v1.Storages/EndPromotions" => {
+                    #[allow(non_camel_case_types)]
+                    struct EndPromotionsSvc<T: Storages>(pub Arc<T>);
+                    impl<
+                        T: Storages,
+                    > tonic::server::UnaryService<super::EndPromotionsRequest>
+                    for EndPromotionsSvc<T> {
+                        type Response = super::EndPromotionsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::EndPromotionsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Storages>::end_promotions(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = EndPromotionsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
+            }
+        }
+    }
+    impl<T> Clone for StoragesServer<T> {
+        fn clone(&self) -> Self {
+            let inner = self.inner.clone();
+            Self {
+                inner,
+                accept_compression_encodings: self.accept_compression_encodings,
+                send_compression_encodings: self.send_compression_encodings,
+                max_decoding_message_size: self.max_decoding_message_size,
+                max_encoding_message_size: self.max_encoding_message_size,
+            }
+        }
+    }
+    /// Generated gRPC service name
+    pub const SERVICE_NAME: &str = "mooncake.master.v1.Storages";
+    impl<T> tonic::server::NamedService for StoragesServer<T> {
         const NAME: &'static str = SERVICE_NAME;
     }
 }

@@ -56,6 +56,29 @@ pub struct SegmentInfo {
     pub length: u64,
 }
 
+/// The identity of a storage, a directory of buckets on a node's disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StorageId(pub [u8; 16]);
+
+impl fmt::Display for StorageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+/// A storage as the master described it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StorageInfo {
+    /// Its identity.
+    pub id: StorageId,
+    /// Incarnation of the process that holds it.
+    pub holder_incarnation: u64,
+    /// Where that process answers readers.
+    pub endpoint: String,
+    /// The name under which the transfer engine opens its memory.
+    pub segment_name: String,
+}
+
 /// Where bytes lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {

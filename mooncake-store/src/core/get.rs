@@ -16,7 +16,7 @@ use super::{
     lease::LeaseId,
     peers::Attempt,
     results::{Results, timed_out},
-    wire::{SegmentTable, malformed},
+    wire::{Places, malformed},
 };
 use crate::{key::Key, time::Time};
 
@@ -107,10 +107,10 @@ impl Get {
         let ends = call.sent_at + Duration::from_micros(answer.lease_us);
         // One hold is ours until all of the answer was looked at.
         let lease = (answer.lease != 0).then(|| books.leases.grant(answer.lease, ends));
-        let segments = SegmentTable::new(answer.segments);
+        let places = Places::new(answer.segments, answer.storages);
         for (item, wire) in call.items.into_iter().zip(answer.results) {
             let found = match wire.result {
-                Some(lookup_result::Result::Object(object)) => segments.object(object),
+                Some(lookup_result::Result::Object(object)) => places.object(object),
                 Some(lookup_result::Result::Error(detail)) => Err(detail.into()),
                 None => Err(malformed("a result that says nothing")),
             };

@@ -63,7 +63,7 @@ use rustc_hash::FxHashMap;
 pub use self::{
     action::{
         Action, CallId, Event, Location, MasterAnswer, MasterRequest, OpId, SegmentId, SegmentInfo,
-        TransferFault, TransferId,
+        StorageId, StorageInfo, TransferFault, TransferId,
     },
     operation::{
         Description, Existence, GetItem, Got, Incarnation, Operation, Outcome, PutItem, PutOptions,

@@ -1,11 +1,11 @@
 //! What callers ask of the core, and what they get.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use mooncake_proto::{Fault, master::ObjectIncarnation};
 
-use super::Location;
+use super::{Location, StorageInfo};
 
 /// One life of an object. A later life of the same key is greater.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -169,12 +169,7 @@ pub struct Description {
 #[non_exhaustive]
 pub enum Replica {
     /// On the disk of a holder.
-    LocalDisk {
-        /// Incarnation of the holder's process.
-        holder: u64,
-        /// Identity of its storage directory.
-        storage: Bytes,
-    },
+    LocalDisk(Arc<StorageInfo>),
     /// In a segment.
     Memory(Location),
     /// In an object store.

@@ -21,7 +21,7 @@ use super::{
     home::Piece,
     peers::Attempt,
     results::{Results, timed_out},
-    wire::{SegmentTable, key_result, malformed},
+    wire::{Places, key_result, malformed},
 };
 use crate::{key::Key, time::Time};
 
@@ -114,7 +114,7 @@ impl Put {
     }
 
     fn started(&mut self, now: Time, books: &mut Books, call: Call, answer: PutStartResponse) {
-        let segments = SegmentTable::new(answer.segments);
+        let places = Places::new(answer.segments, Vec::new());
         let mut deadline = self.deadline;
         if answer.deadline_us != 0 {
             deadline = deadline.min(call.sent_at + Duration::from_micros(answer.deadline_us));
@@ -123,7 +123,7 @@ impl Put {
         for (item, wire) in call.items.into_iter().zip(answer.results) {
             match wire.result {
                 Some(put_start_result::Result::Object(object)) => {
-                    self.granted(now, books, item, object, &segments, deadline);
+                    self.granted(now, books, item, object, &places, deadline);
                 }
                 Some(put_start_result::Result::Error(detail)) => {
                     self.refused(now, books, item, detail.into(), &mut yields);
@@ -232,14 +232,14 @@ impl Put {
         books: &mut Books,
         item: usize,
         object: master::Object,
-        segments: &SegmentTable,
+        places: &Places,
         deadline: Time,
     ) {
         let Some(incarnation) = object.incarnation.map(Incarnation::from) else {
             self.set(item, Err(malformed("a grant without an incarnation")));
             return;
         };
-        match self.destinations(item, object, segments) {
+        match self.destinations(item, object, places) {
             Ok(locations) => {
                 let ticket = Ticket::Started(incarnation);
                 self.write(now, books, item, ticket, locations, deadline);
@@ -289,9 +289,9 @@ impl Put {
         &self,
         item: usize,
         object: master::Object,
-        segments: &SegmentTable,
+        places: &Places,
     ) -> Result<Vec<Location>, Fault> {
-        let found = segments.object(object)?;
+        let found = places.object(object)?;
         let locations: Vec<_> = found.in_memory().cloned().collect();
         if found.length != self.items[item].length {
             return Err(malformed("a grant of another length"));

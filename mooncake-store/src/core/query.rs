@@ -13,7 +13,7 @@ use super::{
     RemoveOptions,
     books::{Call, Purpose},
     results::{Results, timed_out},
-    wire::{SegmentTable, key_result, malformed},
+    wire::{Places, key_result, malformed},
 };
 use crate::{key::Key, time::Time};
 
@@ -113,11 +113,11 @@ impl Procedure for Query {
             (Asked::Describe(results), MasterAnswer::Describe(answer))
                 if answer.results.len() == asked =>
             {
-                let segments = SegmentTable::new(answer.segments);
+                let places = Places::new(answer.segments, answer.storages);
                 for (item, wire) in call.items.into_iter().zip(answer.results) {
                     let result = match wire.result {
                         Some(describe_result::Result::Description(description)) => {
-                            segments.description(description)
+                            places.description(description)
                         }
                         Some(describe_result::Result::Error(detail)) => Err(detail.into()),
                         None => Err(malformed("a result that says nothing")),

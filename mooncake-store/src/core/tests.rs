@@ -196,6 +196,7 @@ fn found(objects: Vec<Object>) -> MasterAnswer {
     MasterAnswer::Lookup(LookupResponse {
         results: objects.into_iter().map(find).collect(),
         segments: segments(),
+        storages: Vec::new(),
         lease: 9,
         lease_us: 10_000,
     })
@@ -691,7 +692,14 @@ fn an_object_that_lies_only_on_disk_is_not_supported() {
             ..master::LocalDiskReplica::default()
         })),
     });
-    rig.answer(lookup, found(vec![on_disk]));
+    let MasterAnswer::Lookup(mut answer) = found(vec![on_disk]) else {
+        unreachable!("it was looked up");
+    };
+    answer.storages.push(master::Storage {
+        id: vec![7; 16].into(),
+        ..master::Storage::default()
+    });
+    rig.answer(lookup, MasterAnswer::Lookup(answer));
     assert_eq!(code(&rig.gets()[0]), ErrorCode::NotSupported);
 }
 

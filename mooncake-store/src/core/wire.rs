@@ -8,7 +8,9 @@ use mooncake_proto::{
     status::{ErrorCode, ErrorDetail},
 };
 
-use super::{Description, Incarnation, Location, Replica, SegmentId, SegmentInfo};
+use super::{
+    Description, Incarnation, Location, Replica, SegmentId, SegmentInfo, StorageId, StorageInfo,
+};
 
 /// What an object's answer says, checked.
 #[derive(Debug)]
@@ -28,12 +30,15 @@ impl Found {
     }
 }
 
-/// The segments of one answer; an entry that makes no sense is refused where it is used.
-pub(super) struct SegmentTable(Vec<Option<Arc<SegmentInfo>>>);
+/// The segments and storages of one answer; an entry that makes no sense is refused where it is used.
+pub(super) struct Places {
+    segments: Vec<Option<Arc<SegmentInfo>>>,
+    storages: Vec<Option<Arc<StorageInfo>>>,
+}
 
-impl SegmentTable {
-    pub(super) fn new(segments: Vec<master::Segment>) -> Self {
-        let read = |wire: master::Segment| {
+impl Places {
+    pub(super) fn new(segments: Vec<master::Segment>, storages: Vec<master::Storage>) -> Self {
+        let segment = |wire: master::Segment| {
             let id = <[u8; 16]>::try_from(wire.id.as_ref()).ok()?;
             Some(Arc::new(SegmentInfo {
                 id: SegmentId(id),
@@ -44,10 +49,22 @@ impl SegmentTable {
                 length: wire.length,
             }))
         };
-        Self(segments.into_iter().map(read).collect())
+        let storage = |wire: master::Storage| {
+            let id = <[u8; 16]>::try_from(wire.id.as_ref()).ok()?;
+            Some(Arc::new(StorageInfo {
+                id: StorageId(id),
+                holder_incarnation: wire.holder_incarnation,
+                endpoint: wire.endpoint,
+                segment_name: wire.segment_name,
+            }))
+        };
+        Self {
+            segments: segments.into_iter().map(segment).collect(),
+            storages: storages.into_iter().map(storage).collect(),
+        }
     }
 
-    /// Reads an object whose replicas refer to these segments.
+    /// Reads an object whose replicas refer to these places.
     pub(super) fn object(&self, wire: master::Object) -> Result<Found, Fault> {
         let Some(incarnation) = wire.incarnation else {
             return Err(malformed("an object without an incarnation"));
@@ -88,9 +105,7 @@ impl SegmentTable {
     fn replica(&self, wire: master::Replica, length: u64) -> Result<Option<Replica>, Fault> {
         let (replica, its_length) = match wire.replica {
             Some(replica::Replica::Memory(memory)) => {
-                let of_table = usize::try_from(memory.segment).ok();
-                let segment = of_table.and_then(|index| self.0.get(index)?.clone());
-                let Some(segment) = segment else {
+                let Some(segment) = entry(&self.segments, memory.segment) else {
                     return Err(malformed(
                         "a replica in a segment that it does not describe",
                     ));
@@ -105,13 +120,14 @@ impl SegmentTable {
                 };
                 (Replica::Memory(location), memory.length)
             }
-            Some(replica::Replica::LocalDisk(disk)) => (
-                Replica::LocalDisk {
-                    holder: disk.holder_incarnation,
-                    storage: disk.storage,
-                },
-                disk.length,
-            ),
+            Some(replica::Replica::LocalDisk(disk)) => {
+                let Some(storage) = entry(&self.storages, disk.storage) else {
+                    return Err(malformed(
+                        "a replica in a storage that it does not describe",
+                    ));
+                };
+                (Replica::LocalDisk(storage), disk.length)
+            }
             Some(replica::Replica::Remote(remote)) => (
                 Replica::Remote {
                     store: remote.store,
@@ -126,6 +142,10 @@ impl SegmentTable {
         }
         Ok(Some(replica))
     }
+}
+
+fn entry<T>(table: &[Option<Arc<T>>], index: u32) -> Option<Arc<T>> {
+    table.get(usize::try_from(index).ok()?)?.clone()
 }
 
 /// The result that the master gave for a key without a value of its own.

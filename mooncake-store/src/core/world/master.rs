@@ -131,6 +131,7 @@ impl World {
         MasterAnswer::Lookup(LookupResponse {
             results,
             segments: vec![segment()],
+            storages: Vec::new(),
             lease: if found { lease } else { 0 },
             lease_us: LEASE.as_micros() as u64,
         })
