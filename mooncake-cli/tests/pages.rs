@@ -11,6 +11,7 @@ use mooncake_cli::bench::master::{Figure, Goal};
 use mooncake_cli::bench::transfer::{LinkShare, RoleReport, RoleRow};
 use mooncake_cli::bench::{Bar, Figures, Other, Report, Row, Yardstick};
 use mooncake_cli::commands::bucket::Whose;
+use mooncake_cli::commands::bucket::adopt::Adopted;
 use mooncake_cli::commands::bucket::compact::Compacted;
 use mooncake_cli::commands::bucket::dump::{Dump, DumpedBucket, DumpedRecord, DumpedTombstone};
 use mooncake_cli::commands::bucket::ls::{ListedRecord, RecordListing};
@@ -294,6 +295,15 @@ fn directories_of_buckets_have_the_fields_of_the_page() {
             quarantined_bytes: 1,
             foreign_files: 1,
             buckets: vec![bucket()],
+        },
+    );
+    check(
+        "bucket adopt",
+        &Adopted {
+            directory: text(),
+            storage: text(),
+            live_records: 1,
+            master: text(),
         },
     );
     check(

@@ -2,6 +2,7 @@
 //!
 //! All but `compact` only read, and do so also while a node has the directory open.
 
+pub mod adopt;
 pub mod compact;
 pub mod dump;
 pub mod ls;
@@ -29,6 +30,8 @@ pub enum BucketCommand {
     Compact(compact::CompactArgs),
     /// Show what lies where, dead or alive, and what the logs say is dead.
     Dump(dump::DumpArgs),
+    /// Have a master keep what is in a directory of which it has never heard.
+    Adopt(adopt::AdoptArgs),
 }
 
 /// Runs the command.
@@ -38,6 +41,7 @@ pub enum BucketCommand {
 /// When the directory cannot be read or, by `compact`, not be had.
 pub fn run(command: &BucketCommand, context: &Context) -> Result<Exit, Failure> {
     match command {
+        BucketCommand::Adopt(args) => adopt::run(args, context),
         BucketCommand::Stat(args) => stat::run(args, context),
         BucketCommand::Ls(args) => ls::run(args, context),
         BucketCommand::Verify(args) => verify::run(args, context),

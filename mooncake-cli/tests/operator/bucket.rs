@@ -6,7 +6,7 @@ use std::time::Duration;
 use mooncake_bucket::{BucketConfig, BucketStorageBackend, Incarnation, Name, Put, Removal};
 use serde_json::Value;
 
-use super::processes::{Done, nobody, run};
+use super::processes::{Done, Role, nobody, run};
 
 const SOON: Duration = Duration::from_secs(5);
 
@@ -259,4 +259,33 @@ fn a_place_without_a_storage_is_refused_and_left_alone() {
             .refused(&["there is no storage in"], SOON);
         assert_eq!(storage.files().len(), 1, "{verb} leaves it as it is");
     }
+}
+
+#[test]
+fn a_master_is_told_to_keep_a_storage_that_it_does_not_know() {
+    let (storage, backend) = Storage::filled();
+    let identity: String = backend
+        .identity()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let path = storage.path();
+    let words = ["bucket", "adopt", path.to_str().unwrap(), "-o", "json"];
+    run(&words[..3], b"", &nobody()).refused(&["does not answer", "mooncake master"], SOON);
+
+    let master = Role::master(&[]);
+    assert!(!master.page("/storages").contains(&identity));
+    // Also while its node has it open, and once more.
+    for _ in 0..2 {
+        let done = run(&words, b"", master.field("address"));
+        let adopted: Value = serde_json::from_str(&done.text()).unwrap();
+        assert_eq!(done.code, 0);
+        assert_eq!(adopted["storage"], identity);
+        assert_eq!(adopted["live_records"], 66);
+        assert!(master.page("/storages").contains(&identity));
+    }
+    drop(backend);
+    let nothing = storage.folder.path().join("elsewhere");
+    let words = ["bucket", "adopt", nothing.to_str().unwrap()];
+    run(&words, b"", master.field("address")).refused(&["elsewhere", "cannot be read"], SOON);
 }
