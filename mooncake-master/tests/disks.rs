@@ -87,6 +87,49 @@ fn eviction_waits_for_the_disk_where_that_is_asked_for() {
 }
 
 #[test]
+fn no_tail_is_lost_that_waits_or_came_before_the_disk() {
+    let mut store = Store::of(MIB, settings(Offload::Eager));
+    for n in 0..7 {
+        store.put(1, &format!("k{n}"), MIB / 16);
+    }
+    store.join_with_disk(1);
+    for n in 7..15 {
+        store.put(1, &format!("k{n}"), MIB / 16);
+    }
+    for _ in 0..9 {
+        store.offload_all(1, 1);
+        store.apply(Command::Tick);
+    }
+    // Memory runs short again and again.
+    for n in 15..40 {
+        store.put(1, &format!("k{n}"), MIB / 16);
+        store.offload_all(1, 1);
+        store.apply(Command::Tick);
+    }
+    for n in 0..40 {
+        assert!(store.exists(1, &format!("k{n}")), "k{n} is lost");
+    }
+}
+
+#[test]
+fn a_disk_that_hangs_does_not_bring_the_store_to_a_stop() {
+    let mut store = store(Offload::OnEvict);
+    for n in 0..15 {
+        store.put(1, &format!("k{n}"), MIB / 16);
+    }
+    let (tasks, lease) = store.fetch_offloads(1, 1);
+    store.release(1, lease);
+    assert!(!tasks.is_empty());
+    // It goes on to report, and says nothing of its tasks.
+    for n in 15..100 {
+        store.pass(Duration::from_secs(1), &[1]);
+        store.put(1, &format!("k{n}"), MIB / 16);
+    }
+    let counters = store.state.counters();
+    assert!(counters.saving_bytes <= MIB / 4 && counters.evicted_objects > 60);
+}
+
+#[test]
 fn a_disk_that_refuses_does_not_keep_memory_from_being_evicted() {
     let mut store = store(Offload::OnEvict);
     for n in 0..15 {

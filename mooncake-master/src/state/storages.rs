@@ -529,7 +529,7 @@ impl State {
         self.set_on_disk(at);
         let storage = &mut self.storages.all[slot as usize];
         self.disks.at_mut(at).round = storage.round;
-        self.disks.to_front(&mut storage.entries, at);
+        self.disks.move_to_front(&mut storage.entries, at);
     }
 
     /// Forgets what reconciled storages did not tell of, for one step; `true`: there is more.
@@ -548,7 +548,7 @@ impl State {
                 let storage = &mut self.storages.all[slot as usize];
                 if self.disks.at(last).stage == Stage::Queued {
                     self.disks.at_mut(last).round = storage.round;
-                    self.disks.to_front(&mut storage.entries, last);
+                    self.disks.move_to_front(&mut storage.entries, last);
                 } else {
                     self.totals.lost_replicas += 1;
                     self.erase(now, last);
