@@ -18,6 +18,9 @@ use crate::{
 /// Objects in a page of a reconciliation.
 pub const RECONCILE_PAGE: u32 = 1024;
 
+/// No value is longer: sums of lengths stay within 64 bits.
+const MAX_LENGTH: u64 = 1 << 40;
+
 /// More are a mistake: each costs memory for the master's life.
 const MAX_STORAGES: usize = 65_536;
 
@@ -435,11 +438,18 @@ impl State {
         }
         let expected = storage.next_page;
         // The last one may be asked again.
-        if page != expected && page + 1 != expected {
+        if page != expected && page.checked_add(1) != Some(expected) {
             return Err(Failure::invalid(format!(
                 "page {page} comes where page {expected} should: begin anew with page 0"
             )));
         }
+        if let Some(held) = objects.iter().find(|held| held.length > MAX_LENGTH) {
+            return Err(Failure::invalid(format!(
+                "an object has at most {MAX_LENGTH} bytes, not {}",
+                held.length
+            )));
+        }
+        let storage = self.storages.at(slot);
         if storage.adopting {
             self.check_log()?;
             let newest = objects.iter().map(|held| held.incarnation.epoch).max();
