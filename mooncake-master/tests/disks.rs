@@ -32,8 +32,9 @@ fn store(offload: Offload) -> Store {
 
 /// Takes the object's memory by writing something large.
 fn evict_all(store: &mut Store) {
-    let large = store.start(1, "large", MIB).unwrap();
-    store.revoke(1, "large", large.incarnation).unwrap();
+    let large = store.start(1, "large", MIB).expect("nothing holds memory");
+    let revoked = store.revoke(1, "large", large.incarnation);
+    assert_eq!(revoked, Ok(()));
 }
 
 #[test]
@@ -84,6 +85,49 @@ fn eviction_waits_for_the_disk_where_that_is_asked_for() {
     for n in 0..15 {
         assert!(store.exists(1, &format!("k{n}")), "k{n} is lost");
     }
+}
+
+#[test]
+fn no_tail_is_lost_that_waits_or_came_before_the_disk() {
+    let mut store = Store::of(MIB, settings(Offload::Eager));
+    for n in 0..7 {
+        store.put(1, &format!("k{n}"), MIB / 16);
+    }
+    store.join_with_disk(1);
+    for n in 7..15 {
+        store.put(1, &format!("k{n}"), MIB / 16);
+    }
+    for _ in 0..9 {
+        store.offload_all(1, 1);
+        store.apply(Command::Tick);
+    }
+    // Memory runs short again and again.
+    for n in 15..40 {
+        store.put(1, &format!("k{n}"), MIB / 16);
+        store.offload_all(1, 1);
+        store.apply(Command::Tick);
+    }
+    for n in 0..40 {
+        assert!(store.exists(1, &format!("k{n}")), "k{n} is lost");
+    }
+}
+
+#[test]
+fn a_disk_that_hangs_does_not_bring_the_store_to_a_stop() {
+    let mut store = store(Offload::OnEvict);
+    for n in 0..15 {
+        store.put(1, &format!("k{n}"), MIB / 16);
+    }
+    let (tasks, lease) = store.fetch_offloads(1, 1);
+    store.release(1, lease);
+    assert!(!tasks.is_empty());
+    // It goes on to report, and says nothing of its tasks.
+    for n in 15..100 {
+        store.pass(Duration::from_secs(1), &[1]);
+        store.put(1, &format!("k{n}"), MIB / 16);
+    }
+    let counters = store.state.counters();
+    assert!(counters.saving_bytes <= MIB / 4 && counters.evicted_objects > 60);
 }
 
 #[test]
@@ -225,7 +269,7 @@ fn remove_all_is_answered_when_all_holders_have_acknowledged_or_died() {
     // The other one falls silent.
     let mut settled = Vec::new();
     for _ in 0..12 {
-        store.now = store.now + Duration::from_secs(1);
+        store.now += Duration::from_secs(1);
         store.ask(1, Operation::Ping);
         let effects = store.apply(Command::Tick).effects;
         settled.extend(effects.into_iter().filter(
@@ -343,6 +387,27 @@ fn an_unknown_storage_is_refused_until_it_is_adopted_and_then_keeps_what_is_free
     // It is adopted once.
     store.remove(1, "theirs").unwrap();
     assert_eq!(store.reconcile(1, 9, told), [0, 1]);
+}
+
+#[test]
+fn law_04_pages_that_make_no_sense_are_refused() {
+    let mut store = store(Offload::Eager);
+    let object = store.put(1, "k", 1000);
+    let mut long = held("k", &object);
+    long.length = u64::MAX;
+    for (page, objects) in [(u64::MAX, Vec::new()), (7, Vec::new()), (0, vec![long])] {
+        let call = StorageCall::Reconcile {
+            storage: storage(1),
+            page,
+            objects,
+            last: true,
+        };
+        let answer = store.call(1, call);
+        assert!(
+            matches!(answer, Answer::Refused(Failure::InvalidParams { .. })),
+            "{answer:?}"
+        );
+    }
 }
 
 #[test]

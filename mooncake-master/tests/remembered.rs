@@ -50,8 +50,9 @@ impl Drop for Directory {
 
 async fn storages(master: &RunningMaster) -> StoragesClient<Channel> {
     let address = format!("http://{}", master.address());
-    let channel = Endpoint::from_shared(address).unwrap().connect().await;
-    StoragesClient::new(channel.unwrap())
+    let endpoint = Endpoint::from_shared(address).expect("it is an address");
+    let channel = endpoint.connect().await;
+    StoragesClient::new(channel.expect("the master listens"))
 }
 
 fn id() -> bytes::Bytes {
@@ -114,7 +115,7 @@ async fn put(session: &mut Session, number: u64, key: &'static str) -> ObjectInc
         ..Default::default()
     };
     session.ask(number + 1, Request::PutEnd(end)).await;
-    incarnation.unwrap()
+    incarnation.expect("an object that was started has one")
 }
 
 /// Asks, whatever other events come before the answer.

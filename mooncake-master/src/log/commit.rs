@@ -16,6 +16,9 @@ const LEAST_BYTES: u64 = 16 << 20;
 /// Objects that a checkpoint looks at before others have their turn.
 const PART: u32 = 512;
 
+/// When so many bytes wait for the disk, what would add to them is told to come later.
+const MOST_WAITING: usize = 64 << 20;
+
 /// How far the log has come.
 #[derive(Clone, Copy, Debug, Default)]
 struct Progress {
@@ -115,6 +118,12 @@ impl Log {
             true => 0,
             false => number,
         }
+    }
+
+    /// Bytes that wait for the disk, if these are more than should.
+    pub(crate) fn behind(&self) -> Option<u64> {
+        let waiting = self.shared.waiting.lock().bytes.len();
+        (waiting > MOST_WAITING).then_some(waiting as u64)
     }
 
     pub(crate) fn has_failed(&self) -> bool {

@@ -89,7 +89,7 @@ impl Directory {
         let parent = path
             .parent()
             .filter(|parent| !parent.as_os_str().is_empty());
-        File::open(parent.unwrap_or(Path::new(".")))
+        File::open(parent.unwrap_or_else(|| Path::new(".")))
             .and_then(|parent| parent.sync_all())
             .map_err(LogError::io("sync the parent of", &name))?;
         Ok(directory)

@@ -26,6 +26,7 @@ pub(crate) fn fault(failure: Failure) -> Fault {
         Failure::InvalidParams { .. } | Failure::TooLarge { .. } => {
             (ErrorCode::InvalidParams, Retry::Never)
         }
+        Failure::LogBehind { .. } => (ErrorCode::Busy, Retry::Later(SPACE_RETRY)),
         // What became of it is known when the master is back.
         Failure::LogFailed => (ErrorCode::PersistentFailed, Retry::Later(LOG_RETRY)),
         Failure::NoSegment | Failure::NoSpace { .. } => {

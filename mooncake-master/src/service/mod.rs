@@ -154,6 +154,9 @@ impl Shared {
         self: &Arc<Self>,
         command: &Command,
     ) -> Result<(Answer, After), oneshot::Receiver<Answer>> {
+        if let Some(busy) = self.busy(command) {
+            return Ok((busy, 0));
+        }
         let mut effects = Vec::new();
         let answer = {
             let mut state = self.state.lock();
@@ -202,6 +205,10 @@ impl Shared {
             // Read under the lock, so that no step is earlier than one before it.
             let now = self.clock.now();
             for command in commands {
+                if let Some(busy) = self.busy(command) {
+                    answers.push((busy, 0));
+                    continue;
+                }
                 let mut applied = whole(|| state.apply(now, command));
                 let after = self.remember(command, &mut applied);
                 if let Answer::Later { .. } = applied.answer {

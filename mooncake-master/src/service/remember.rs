@@ -10,6 +10,26 @@ use crate::state::{Answer, Applied, Command, Effect, Failure, Operation};
 pub(super) type After = u64;
 
 impl Shared {
+    /// Why a command that may have something to be remembered has to come later.
+    pub(super) fn busy(&self, command: &Command) -> Option<Answer> {
+        let log = self.log.as_ref()?;
+        match command {
+            Command::Perform {
+                operation:
+                    Operation::Remove(_)
+                    | Operation::RemoveAll
+                    | Operation::Put(_)
+                    | Operation::PutEnd(_),
+                ..
+            }
+            | Command::Storage { .. } => {
+                let waiting = log.behind()?;
+                Some(Answer::Refused(Failure::LogBehind { waiting }))
+            }
+            _ => None,
+        }
+    }
+
     /// Logs what a step told. Called while the state is locked, so that the log has the order of the
     /// steps.
     pub(super) fn remember(&self, command: &Command, applied: &mut Applied) -> After {

@@ -304,6 +304,9 @@ pub enum Failure {
     /// The request makes no sense.
     #[error("{what}")]
     InvalidParams { what: String },
+    /// The disk of the log is slower than what is to be remembered.
+    #[error("{waiting} bytes wait to be written to the master's log")]
+    LogBehind { waiting: u64 },
     /// What the master must remember cannot be written down.
     #[error(
         "the master's log cannot be written, so this cannot be remembered: see the master's messages, and restart it once the disk is well"

@@ -113,7 +113,7 @@ impl Disks {
     }
 
     /// Puts an entry first in its storage's list.
-    pub(crate) fn to_front(&mut self, list: &mut List, at: u32) {
+    pub(crate) fn move_to_front(&mut self, list: &mut List, at: u32) {
         list.remove(&mut self.entries, at);
         list.push_front(&mut self.entries, at);
     }

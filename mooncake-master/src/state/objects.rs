@@ -231,7 +231,7 @@ impl Objects {
     /// Takes in a complete body without memory. Its key must be free.
     pub(crate) fn restore(&mut self, slot: u32, sought: Sought<'_>, used: Use) {
         self.index.insert(sought.hash, slot);
-        self.recency.join_apart(&mut self.bodies, slot, used);
+        Recency::join_apart(&mut self.bodies, slot, used);
     }
 
     /// The hash of a body's key.

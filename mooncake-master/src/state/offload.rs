@@ -27,6 +27,9 @@ const FETCH_BYTES: u64 = 1 << 30;
 const UNDER_WAY: usize = 4096;
 /// How often an offload is tried.
 const TRIES: u8 = 3;
+/// At most this share of the memory waits for disks before it is free; what else must go then goes
+/// without: a disk that hangs does not bring the store to a stop.
+const SAVED_SHARE: f64 = 0.25;
 /// Storages that are compared for one object.
 const SAMPLE: usize = 6;
 
@@ -37,7 +40,8 @@ pub enum Offload {
     /// None.
     #[default]
     Off,
-    /// All, as soon as they are written.
+    /// All, as soon as they are written; and those that no disk could take then, when they are to be
+    /// evicted.
     Eager,
     /// Those that are to be evicted.
     OnEvict,
@@ -398,19 +402,34 @@ impl State {
         meant.then_some(slot)
     }
 
-    /// Begins to evict an object by copying it to a disk; `false`: none can take it.
+    /// Begins to evict an object by copying it to a disk, if that has not begun; `false`: it need not
+    /// be copied, or no disk can take it.
     pub(super) fn save(&mut self, slot: u32) -> bool {
-        if self.settings.offload != Offload::OnEvict
+        if self.settings.offload == Offload::Off
             || self.storages.mounted.is_empty()
-            || self.objects.bodies[slot].has_disk()
             || self.objects.is_doomed(slot)
-            || !self.offload(slot)
         {
             return false;
         }
-        let body = &mut self.objects.bodies[slot];
-        body.set_saving(true);
-        self.saving_bytes += body.length * u64::from(body.count());
+        let body = &self.objects.bodies[slot];
+        let size = body.length * u64::from(body.count());
+        if self.saving_bytes + size > share(self.segments.capacity, SAVED_SHARE) {
+            return false;
+        }
+        let mut comes = false;
+        if body.has_disk() {
+            for (_, entry) in self.disks.of(slot) {
+                if entry.stage == Stage::OnDisk {
+                    return false;
+                }
+                comes |= self.storages.at(entry.storage).mounted;
+            }
+        }
+        if !comes && !self.offload(slot) {
+            return false;
+        }
+        self.objects.bodies[slot].set_saving(true);
+        self.saving_bytes += size;
         let objects = &mut self.objects;
         objects.recency.park(&mut objects.bodies, slot);
         true

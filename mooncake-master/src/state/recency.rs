@@ -153,7 +153,7 @@ impl Recency {
     }
 
     /// Takes in a body without memory, which is in no list.
-    pub(crate) fn join_apart(&mut self, bodies: &mut Bodies, slot: u32, used: Use) {
+    pub(crate) fn join_apart(bodies: &mut Bodies, slot: u32, used: Use) {
         bodies[slot].set_phase(Phase::Complete { used });
         bodies[slot].links = APART;
     }

@@ -18,6 +18,9 @@ use crate::{
 /// Objects in a page of a reconciliation.
 pub const RECONCILE_PAGE: u32 = 1024;
 
+/// No value is longer: sums of lengths stay within 64 bits.
+const MAX_LENGTH: u64 = 1 << 40;
+
 /// More are a mistake: each costs memory for the master's life.
 const MAX_STORAGES: usize = 65_536;
 
@@ -435,11 +438,18 @@ impl State {
         }
         let expected = storage.next_page;
         // The last one may be asked again.
-        if page != expected && page + 1 != expected {
+        if page != expected && page.checked_add(1) != Some(expected) {
             return Err(Failure::invalid(format!(
                 "page {page} comes where page {expected} should: begin anew with page 0"
             )));
         }
+        if let Some(held) = objects.iter().find(|held| held.length > MAX_LENGTH) {
+            return Err(Failure::invalid(format!(
+                "an object has at most {MAX_LENGTH} bytes, not {}",
+                held.length
+            )));
+        }
+        let storage = self.storages.at(slot);
         if storage.adopting {
             self.check_log()?;
             let newest = objects.iter().map(|held| held.incarnation.epoch).max();
@@ -529,7 +539,7 @@ impl State {
         self.set_on_disk(at);
         let storage = &mut self.storages.all[slot as usize];
         self.disks.at_mut(at).round = storage.round;
-        self.disks.to_front(&mut storage.entries, at);
+        self.disks.move_to_front(&mut storage.entries, at);
     }
 
     /// Forgets what reconciled storages did not tell of, for one step; `true`: there is more.
@@ -548,7 +558,7 @@ impl State {
                 let storage = &mut self.storages.all[slot as usize];
                 if self.disks.at(last).stage == Stage::Queued {
                     self.disks.at_mut(last).round = storage.round;
-                    self.disks.to_front(&mut storage.entries, last);
+                    self.disks.move_to_front(&mut storage.entries, last);
                 } else {
                     self.totals.lost_replicas += 1;
                     self.erase(now, last);
