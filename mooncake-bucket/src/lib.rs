@@ -39,8 +39,8 @@
 //!
 //! Methods block until the disk has answered, and run on the caller's thread; see [`BucketWorkers`] for why, and for
 //! callers that must not block. No lock is held while the disk works, but that of callers who wait for the same thing:
-//! those who put wait for a new bucket and share one sync, those who remove share a sync of the log. Readers wait for
-//! nobody.
+//! those who put wait for a new bucket, or for the eviction that makes room for all of them, and share one sync; those who
+//! remove share a sync of the log. Readers wait for nobody.
 //!
 //! # Layers
 //!

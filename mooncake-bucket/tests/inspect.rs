@@ -1,11 +1,20 @@
 //! Looking at a directory that somebody else has open, or that nobody can open.
 #![expect(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
-use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    io,
+    ops::ControlFlow,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use mooncake_bucket::{
-    BucketConfig, BucketStorageBackend, Disk, Flaw, GcConfig, Incarnation, Inspection, Name,
-    OpenError, OpenOptions, Put, RecordState, Removal, SimDisk,
+    BucketConfig, BucketStorageBackend, Disk, DiskFile, Flaw, Found, GcConfig, Incarnation,
+    Inspection, LockFailure, Name, OpenError, OpenOptions, Put, RecordState, Removal, SimDisk,
+    Space,
 };
 
 fn config() -> BucketConfig {
@@ -149,10 +158,10 @@ fn who_looks_while_others_put_remove_and_compact_sees_no_record_that_never_was()
                     backend.compact_buckets(&[candidate.bucket]).unwrap();
                 }
             }
-            ended.store(true, std::sync::atomic::Ordering::SeqCst);
+            ended.store(true, Ordering::SeqCst);
         });
         let mut looks = 0;
-        while !ended.load(std::sync::atomic::Ordering::SeqCst) {
+        while !ended.load(Ordering::SeqCst) {
             let inspection = Inspection::open(folder.path()).unwrap();
             for bucket in inspection.buckets() {
                 // It may be gone by now.
@@ -168,6 +177,76 @@ fn who_looks_while_others_put_remove_and_compact_sees_no_record_that_never_was()
         }
         assert!(looks > 0);
     });
+}
+
+/// A disk that gives a bucket its last name while it is listed, so that neither name is found.
+#[derive(Debug)]
+struct Renaming {
+    disk: SimDisk,
+    bucket: u32,
+    listings: AtomicU64,
+}
+
+impl Disk for Renaming {
+    fn list(&self) -> io::Result<Vec<Found>> {
+        let mut found = self.disk.list()?;
+        if self.listings.fetch_add(1, Ordering::Relaxed) == 1 {
+            let names = ["open", "bucket"].map(|kind| format!("{:08x}.{kind}", self.bucket));
+            self.disk.rename(&names[0], &names[1])?;
+            found.retain(|file| !names.contains(&file.name));
+        }
+        Ok(found)
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        self.disk.open(name)
+    }
+
+    fn create(&self, _: &str) -> io::Result<Arc<dyn DiskFile>> {
+        panic!("nothing is changed")
+    }
+
+    fn rename(&self, _: &str, _: &str) -> io::Result<()> {
+        panic!("nothing is changed")
+    }
+
+    fn remove(&self, _: &str) -> io::Result<()> {
+        panic!("nothing is changed")
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        panic!("nothing is changed")
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        self.disk.space()
+    }
+
+    fn lock(&self, _: &str) -> Result<Box<dyn Send + Sync>, LockFailure> {
+        panic!("nobody is kept out")
+    }
+}
+
+#[test]
+fn a_bucket_that_gets_its_last_name_during_the_look_is_not_missed() {
+    let disk = SimDisk::new();
+    let backend = open(&disk);
+    for key in 0..5 {
+        put(&backend, key, 1);
+    }
+    // As it is just before the name: with its footer.
+    backend.seal();
+    let bucket = backend.sealed_buckets()[0];
+    let names = ["open", "bucket"].map(|kind| format!("{bucket:08x}.{kind}"));
+    disk.rename(&names[1], &names[0]).unwrap();
+    let renaming = Renaming {
+        disk,
+        bucket,
+        listings: AtomicU64::new(0),
+    };
+    let inspection = Inspection::open_on(Arc::new(renaming)).unwrap();
+    assert_eq!(live(&inspection).len(), 5);
+    assert_eq!(inspection.totals().sealed_buckets, 1);
 }
 
 #[test]

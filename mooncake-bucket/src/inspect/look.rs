@@ -1,7 +1,7 @@
 //! Reads all that says what is alive.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     io,
     sync::{Arc, atomic::Ordering},
 };
@@ -45,8 +45,31 @@ pub(super) fn look(disk: &Arc<dyn Disk>) -> Result<Inspection, OpenError> {
     }
 }
 
+/// A listing may miss a file that is given another name meanwhile: it counts once the names are the same before and
+/// after it.
+fn survey(disk: &dyn Disk) -> Result<Survey, OpenError> {
+    let mut attempt = 1;
+    loop {
+        let before = names(disk)?;
+        let survey = Survey::new(disk)?;
+        if names(disk)? == before || attempt == ATTEMPTS {
+            return Ok(survey);
+        }
+        attempt += 1;
+    }
+}
+
+fn names(disk: &dyn Disk) -> Result<BTreeSet<FileName>, OpenError> {
+    let listed = disk.list();
+    let listed = listed.map_err(OpenError::io("listing the directory"))?;
+    let ours = listed.iter().filter_map(|file| FileName::parse(&file.name));
+    Ok(ours
+        .filter(|name| !matches!(name, FileName::Temporary))
+        .collect())
+}
+
 fn look_once(disk: &Arc<dyn Disk>) -> Result<Inspection, OpenError> {
-    let mut survey = Survey::new(&**disk)?;
+    let mut survey = survey(&**disk)?;
     let (identity, created) = identify(&**disk, &survey)?;
     let mut totals = Totals {
         transitions: survey.transitions.len() as u64,

@@ -223,9 +223,15 @@ fn what_is_damaged_is_named_and_a_damaged_log_is_taken_only_when_told() {
     bytes[4096 + 50] ^= 1;
     std::fs::write(&log, bytes).unwrap();
     let name = log.file_name().unwrap().to_str().unwrap();
-    storage
-        .run("compact", &[])
-        .refused(&[name, "damaged", "mooncake bucket verify"], SOON);
+    storage.run("compact", &[]).refused(
+        &[
+            name,
+            "damaged",
+            "mooncake bucket verify",
+            "--accept-damaged-logs",
+        ],
+        SOON,
+    );
     let (code, verified) = storage.json("verify", &[]);
     assert_eq!((code, &verified["files"][0]["file"]), (1, &name.into()));
     let stat = storage.run("stat", &[]);

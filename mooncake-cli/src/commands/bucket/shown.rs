@@ -27,6 +27,14 @@ pub(super) fn unusable(directory: &Path, error: OpenError) -> Failure {
                 .because(source)
                 .remedy("the directory that was given to the node")
         }
+        OpenError::Damaged { ref file, .. } if file.ends_with(".tombstones") => {
+            Failure::new(format!("the storage in {directory} cannot be used"))
+                .because(error)
+                .remedy(
+                    "mooncake bucket verify, which tells what else is damaged; as a last resort \
+                     mooncake bucket compact --accept-damaged-logs",
+                )
+        }
         error @ OpenError::Damaged { .. } => {
             Failure::new(format!("the storage in {directory} cannot be used"))
                 .because(error)
