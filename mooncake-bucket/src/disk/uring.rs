@@ -5,7 +5,7 @@
     reason = "the kernel writes to memory that a request names while we do something else"
 )]
 
-use std::{io, os::fd::AsRawFd, ptr::NonNull, time::Duration};
+use std::{collections::VecDeque, io, os::fd::AsRawFd, ptr::NonNull, time::Duration};
 
 use io_uring::{IoUring, Probe, opcode, squeue, types::Fd};
 use parking_lot::Mutex;
@@ -17,6 +17,8 @@ use super::{
 
 /// Reads that are under way at once, on one ring.
 const DEPTH: usize = 32;
+/// Reads that have landed and are looked at before others are begun.
+const AT_ONCE: usize = 4;
 /// What each may stage in memory that the kernel has pinned.
 const STAGE: usize = 128 << 10;
 /// Rings that are kept; more are made when more callers read at once.
@@ -139,9 +141,13 @@ impl Ring {
         // Whatever happens to us, the kernel has done with our memory before it is anybody else's.
         let quiet = Quiet(self);
         let ring = &mut *quiet.0;
-        let (mut left, mut done) = (Vec::with_capacity(reads.len()), Vec::with_capacity(DEPTH));
+        let (mut left, mut done) = (
+            Vec::with_capacity(reads.len()),
+            VecDeque::with_capacity(DEPTH),
+        );
         let mut next = 0;
         loop {
+            let before = next;
             while next < reads.len()
                 && let Some(place) = ring.free.pop()
             {
@@ -155,9 +161,14 @@ impl Ring {
             if ring.free.len() == DEPTH && done.is_empty() {
                 break;
             }
-            // Those that wait are begun before anybody looks at those that have landed.
-            ring.submit(if done.is_empty() { 1 } else { 0 });
-            for number in done.drain(..) {
+            // Those that wait are begun before anybody looks at those that have landed, and again after a few of these:
+            // checking many takes as long as the disk needs for all that it has.
+            if done.is_empty() {
+                ring.submit(1);
+            } else if next > before {
+                ring.submit(0);
+            }
+            for number in done.drain(..done.len().min(AT_ONCE)) {
                 landed(number, &mut reads[number]);
             }
             ring.land(reads, &mut done, &mut left);
@@ -244,7 +255,7 @@ impl Ring {
         unsafe { queue.push(request) }.is_ok()
     }
 
-    fn land(&mut self, reads: &mut [Read<'_>], done: &mut Vec<usize>, left: &mut Vec<usize>) {
+    fn land(&mut self, reads: &mut [Read<'_>], done: &mut VecDeque<usize>, left: &mut Vec<usize>) {
         for entry in self.ring.completion() {
             let place = entry.user_data() as usize;
             let Some(flight) = self.flights.get_mut(place).and_then(Option::take) else {
@@ -273,7 +284,7 @@ impl Ring {
                 read.second.copy_from_slice(&stage[front..front + length]);
             }
             read.read = Ok(read.first.len() + read.second.len());
-            done.push(flight.read);
+            done.push_back(flight.read);
             drop(flight.own);
         }
     }
