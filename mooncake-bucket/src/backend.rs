@@ -23,7 +23,7 @@ use crate::{
     gc::{Candidate, GcConfig, GcReport},
     get::{Stat, Value},
     get_batch::GetInto,
-    list::{Cursor, Page},
+    list::{Cursor, Listed, Page},
     name::{Incarnation, Name},
     open::{Choices, Recovery, open},
     put::{Put, Stored},
@@ -260,6 +260,11 @@ impl BucketStorageBackend {
     /// moved meanwhile, twice. What cannot be read is counted, and the rest listed.
     pub fn list(&self, from: Cursor, most: usize) -> Page {
         self.storage.list(from, most.max(1))
+    }
+
+    /// Lists all records of one bucket with their keys: what goes when it is evicted. There are none in one that is gone.
+    pub fn list_bucket(&self, bucket: u32) -> Result<Vec<Listed>, GetError> {
+        self.storage.list_one(bucket)
     }
 
     /// The bucket that would be evicted next, by the policy of the settings. A holder that has to tell others

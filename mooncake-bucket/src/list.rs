@@ -102,6 +102,20 @@ impl Storage {
         page
     }
 
+    /// Lists all that can be read in one bucket.
+    pub(crate) fn list_one(&self, bucket: u32) -> Result<Vec<Listed>, GetError> {
+        let mut page = Page {
+            records: Vec::new(),
+            damaged: 0,
+            unlisted: Vec::new(),
+            next: None,
+        };
+        if let Some(bucket) = self.bucket(bucket) {
+            self.list_bucket(&bucket, 0, usize::MAX, &mut page)?;
+        }
+        Ok(page.records)
+    }
+
     fn bucket_from(&self, id: u32) -> Option<Arc<Bucket>> {
         let buckets = self.buckets.read();
         buckets

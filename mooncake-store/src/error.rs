@@ -19,6 +19,9 @@ pub enum StoreError {
     /// The transfer engine failed.
     #[error(transparent)]
     Engine(Arc<mooncake_tent::Error>),
+    /// The directory of a storage cannot be used.
+    #[error("the storage in {path} cannot be used: {reason}")]
+    Storage { path: String, reason: String },
     /// An operation failed, or its part for one key.
     #[error(transparent)]
     Operation(Box<Fault>),
@@ -31,6 +34,7 @@ impl StoreError {
         match self {
             Self::Connect { .. } => Retry::Here,
             Self::Engine(error) => error.retry(),
+            Self::Storage { .. } => Retry::Never,
             Self::Operation(fault) => fault.retry,
         }
     }
@@ -39,7 +43,7 @@ impl StoreError {
     #[must_use]
     pub fn quiescent(&self) -> bool {
         match self {
-            Self::Connect { .. } => true,
+            Self::Connect { .. } | Self::Storage { .. } => true,
             Self::Engine(_) => false,
             Self::Operation(fault) => fault.quiescent,
         }
@@ -51,6 +55,7 @@ impl StoreError {
         match self {
             Self::Connect { .. } => ErrorCode::RpcFailed,
             Self::Engine(_) => ErrorCode::Internal,
+            Self::Storage { .. } => ErrorCode::FileOpenFailed,
             Self::Operation(fault) => fault.code,
         }
     }
@@ -74,6 +79,9 @@ impl From<StoreError> for Fault {
             StoreError::Operation(fault) => *fault,
             StoreError::Engine(ref engine) => {
                 Self::new(error.code(), error.retry(), engine.to_string()).with_stage("engine")
+            }
+            StoreError::Storage { .. } => {
+                Self::new(error.code(), error.retry(), error.to_string()).with_stage("storage")
             }
             StoreError::Connect { ref address, .. } => {
                 Self::new(error.code(), error.retry(), error.to_string())

@@ -15,6 +15,7 @@
 mod client;
 pub mod core;
 mod error;
+mod holder;
 mod key;
 pub mod master;
 mod node;
@@ -22,6 +23,7 @@ mod time;
 
 pub use client::{BlockingClient, Client, ClientOptions, GetInto, PutFrom, RealClient, Value};
 pub use error::StoreError;
+pub use holder::{HolderCounts, StorageOptions};
 pub use key::Key;
 pub use mooncake_proto::{Applied, Fault, Retry, status::ErrorCode};
 pub use node::{Node, NodeOptions};

@@ -3,8 +3,10 @@
 mod memory;
 mod pages;
 
+use std::sync::Arc;
+
 use clap::Args;
-use mooncake_store::{Node, NodeOptions, StoreError};
+use mooncake_store::{Node, NodeOptions, StorageOptions, StoreError};
 use serde::Serialize;
 
 use super::serve::{END_BUDGET, Ready, Stop, listen_remedy};
@@ -77,6 +79,11 @@ async fn serve(
     let mut options = NodeOptions::new(name.clone(), bytes_lent);
     options.listen = settings.listen;
     options.data_listen = settings.data_listen;
+    if !settings.ssd_path.is_empty() {
+        let mut storage = StorageOptions::new(&settings.ssd_path, settings.ssd_capacity.bytes());
+        storage.listen = settings.ssd_listen;
+        options.storage = Some(storage);
+    }
     // Before the memory, which takes long to touch.
     let listener = pages::bind(settings.admin_listen).await?;
     let node = tokio::select! {
@@ -88,8 +95,9 @@ async fn serve(
             return Ok(Exit::Yes);
         }
     };
-    let segment = node.segment_name();
-    let pages = pages::Pages::serve(listener, node.engine().clone())?;
+    let node = Arc::new(node);
+    let segment = node.segment_name().to_owned();
+    let pages = pages::Pages::serve(listener, &node)?;
     let admin_address = pages.address();
     output.remark(format_args!(
         "node {name} is ready: lends {} at {segment} to the master at {}, pages at http://{admin_address}",
@@ -99,7 +107,7 @@ async fn serve(
     output.event(&Ready {
         ready: ReadyNode {
             name: name.clone(),
-            segment: segment.to_owned(),
+            segment: segment.clone(),
             segment_id: node.segment_id().to_string(),
             bytes: bytes_lent,
             admin_address: admin_address.to_string(),
@@ -107,6 +115,12 @@ async fn serve(
     })?;
     let reason = stop.wait().await;
     output.remark(format_args!("node {name} ends: {reason}"));
+    // They look at the node when they are asked.
+    drop(pages);
+    let Some(node) = Arc::into_inner(node) else {
+        // A page is just being made: what goes on ends with the process.
+        return Ok(Exit::Yes);
+    };
     if let Err(error) = node.shutdown(END_BUDGET).await {
         // The memory goes with the process, so late transfers find nothing to harm.
         output.remark(format_args!(
@@ -154,6 +168,9 @@ fn refusal(error: &StoreError, settings: &NodeSettings) -> Failure {
                 _ => failure,
             }
         }
+        StoreError::Storage { .. } => Failure::new("the node cannot keep objects on its disk")
+            .because(error)
+            .remedy("another directory, with --ssd-path, or another address, with --ssd-listen"),
         other => Failure::new(format!(
             "the master at {} does not take the node's segment",
             settings.master

@@ -61,6 +61,12 @@ settings! {
         data_listen: SocketAddr = "127.0.0.1:0",
         /// Where metrics and health are served over HTTP; port 0 takes any that is free.
         admin_listen: SocketAddr = "127.0.0.1:0",
+        /// The directory in which it keeps objects on its disk; empty: nowhere.
+        ssd_path: String = "",
+        /// How much of that disk it may take.
+        ssd_capacity: Size = "10GiB",
+        /// Where readers of that disk reach it; port 0 takes any that is free.
+        ssd_listen: SocketAddr = "127.0.0.1:0",
     }
 }
 

@@ -22,6 +22,7 @@ use tokio::{
 use super::{
     asked::Asked,
     attendant::{Attendant, Posted},
+    disk_read::{DiskRead, Holders},
     scratch::{Loan, Scratch},
     transfer::{Transfer, front, result, unposted},
 };
@@ -55,20 +56,21 @@ pub(super) struct Finished {
 #[derive(Debug)]
 pub(super) struct Driver {
     inner: Mutex<Inner>,
-    master: MasterClient,
-    engine: Arc<dyn TransferEngine>,
+    pub(super) master: MasterClient,
+    pub(super) engine: Arc<dyn TransferEngine>,
     scratch: Arc<Scratch>,
     segments: Mutex<FxHashMap<String, Segment>>,
+    pub(super) holders: Holders,
     /// Where transfers are that have been posted and have not ended.
-    posted: Mutex<FxHashMap<TransferId, (Arc<Batch>, usize)>>,
-    runtime: Handle,
+    pub(super) posted: Mutex<FxHashMap<TransferId, (Arc<Batch>, usize)>>,
+    pub(super) runtime: Handle,
     /// When the timer wakes next, in the core's time.
     armed: AtomicU64,
     rearm: Arc<Notify>,
     idle: Notify,
     /// Who follows the process's own segment.
     follower: Mutex<Option<AbortHandle>>,
-    me: Weak<Self>,
+    pub(super) me: Weak<Self>,
 }
 
 #[derive(Debug)]
@@ -101,6 +103,7 @@ impl Driver {
             scratch: Scratch::new(Arc::clone(&engine)),
             engine,
             segments: Mutex::default(),
+            holders: Holders::default(),
             posted: Mutex::default(),
             runtime: Handle::current(),
             armed: AtomicU64::new(Time::NEVER.0),
@@ -224,12 +227,12 @@ impl Driver {
         inner.drain()
     }
 
-    fn event(&self, event: Event) {
+    pub(super) fn event(&self, event: Event) {
         self.act(self.handled([event]));
     }
 
     pub(super) fn act(&self, actions: Actions) {
-        let mut transfers = Vec::new();
+        let (mut transfers, mut disk_reads) = (Vec::new(), Vec::new());
         for action in actions.list {
             match action {
                 Action::CallMaster {
@@ -262,6 +265,13 @@ impl Driver {
                     location,
                     deadline,
                 }),
+                Action::ReadDisk {
+                    transfer,
+                    op,
+                    item,
+                    place,
+                    deadline,
+                } => disk_reads.push(DiskRead::new((transfer, op, item), place, deadline)),
                 Action::Write {
                     transfer,
                     op,
@@ -294,6 +304,9 @@ impl Driver {
         }
         if !transfers.is_empty() {
             self.transfer(transfers);
+        }
+        if !disk_reads.is_empty() {
+            self.read_disks(disk_reads);
         }
     }
 
@@ -339,7 +352,7 @@ impl Driver {
     }
 
     /// The memory of the transfer's item, as long as the transfer.
-    fn local(&self, transfer: &Transfer) -> Option<SmallVec<[LocalSlice; 1]>> {
+    pub(super) fn local(&self, transfer: &Transfer) -> Option<SmallVec<[LocalSlice; 1]>> {
         let inner = self.inner.lock();
         let place = inner
             .operations
@@ -384,15 +397,28 @@ impl Driver {
         }
     }
 
+    /// A segment that is open from here on.
+    pub(super) async fn segment(
+        &self,
+        name: &str,
+        deadline: Time,
+    ) -> Result<Segment, mooncake_tent::Error> {
+        if let Some(segment) = self.segments.lock().get(name) {
+            return Ok(segment.clone());
+        }
+        let left = deadline.since(Clock.now()).min(OPEN_BUDGET);
+        let segment = self.engine.open_segment(name, left).await?;
+        self.segments
+            .lock()
+            .insert(name.to_owned(), segment.clone());
+        Ok(segment)
+    }
+
     /// Opens a segment, once for all its transfers, and posts them.
     async fn open(&self, name: &str, transfers: Vec<Transfer>) {
         let deadline = transfers.iter().map(|transfer| transfer.deadline).max();
-        let left = deadline.unwrap_or(Time::NEVER).since(Clock.now());
-        match self.engine.open_segment(name, left.min(OPEN_BUDGET)).await {
-            Ok(segment) => {
-                self.segments.lock().insert(name.to_owned(), segment);
-                self.post(transfers);
-            }
+        match self.segment(name, deadline.unwrap_or(Time::NEVER)).await {
+            Ok(_) => self.post(transfers),
             // Another replica may be on a node that answers.
             Err(error) => {
                 for transfer in &transfers {
@@ -403,7 +429,7 @@ impl Driver {
     }
 
     /// Gives memory of ours to items that have none, or too little.
-    fn house(&self, homeless: &[&Transfer], loans: Vec<Loan>) {
+    pub(super) fn house(&self, homeless: &[&Transfer], loans: Vec<Loan>) {
         let mut inner = self.inner.lock();
         for (transfer, loan) in homeless.iter().zip(loans) {
             let operation = inner.operations.get_mut(&transfer.op);

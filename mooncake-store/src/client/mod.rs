@@ -4,6 +4,7 @@ mod asked;
 mod attendant;
 mod blocking;
 mod call;
+mod disk_read;
 mod driver;
 mod host;
 mod mount;
@@ -12,6 +13,7 @@ mod scratch;
 mod transfer;
 
 pub(crate) use mount::Mount;
+pub(crate) use scratch::{Loan, Scratch};
 
 pub use blocking::BlockingClient;
 pub use call::{Client, GetInto, PutFrom, Value};

@@ -19,7 +19,7 @@ const CACHE_LINE: u64 = 64;
 
 /// Idle buffers by size, and how to make more.
 #[derive(Debug)]
-pub(super) struct Scratch {
+pub(crate) struct Scratch {
     engine: Arc<dyn TransferEngine>,
     idle: Mutex<Idle>,
     me: Weak<Self>,
@@ -41,13 +41,13 @@ struct ScratchBuffer {
 
 /// A part of a buffer on loan, which goes back when all its parts are dropped.
 #[derive(Clone, Debug)]
-pub(super) struct Loan {
+pub(crate) struct Loan {
     scratch: Arc<ScratchBuffer>,
     range: Range<u64>,
 }
 
 impl Scratch {
-    pub(super) fn new(engine: Arc<dyn TransferEngine>) -> Arc<Self> {
+    pub(crate) fn new(engine: Arc<dyn TransferEngine>) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             engine,
             idle: Mutex::default(),
@@ -57,7 +57,7 @@ impl Scratch {
 
     /// Memory for each of these lengths, none of which is 0. It lies in one buffer, since the
     /// registration of a buffer costs more than its bytes.
-    pub(super) async fn lend(&self, lengths: &[u64]) -> Result<Vec<Loan>, Error> {
+    pub(crate) async fn lend(&self, lengths: &[u64]) -> Result<Vec<Loan>, Error> {
         let plan = Plan::new(lengths)?;
         let idle = self.idle.lock().take(plan.size);
         let buffer = match idle {
@@ -125,7 +125,7 @@ impl Plan {
 
 impl Loan {
     /// Its first `length` bytes, for a transfer; `None` if it is shorter.
-    pub(super) fn front(&self, length: u64) -> Option<LocalSlice> {
+    pub(crate) fn front(&self, length: u64) -> Option<LocalSlice> {
         let end = self.range.start.checked_add(length)?;
         let buffer = self.scratch.buffer();
         (end <= self.range.end).then(|| buffer.slice(self.range.start..end).ok())?
@@ -144,7 +144,7 @@ impl Loan {
     }
 
     /// Copies a part of it out.
-    pub(super) fn read_at(&self, offset: u64, into: &mut [u8]) {
+    pub(crate) fn read_at(&self, offset: u64, into: &mut [u8]) {
         let start = self.range.start + offset;
         assert!(
             start + into.len() as u64 <= self.range.end,

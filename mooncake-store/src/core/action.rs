@@ -90,6 +90,19 @@ pub struct Location {
     pub length: u64,
 }
 
+/// A value on the disk of a holder, which is asked for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskPlace {
+    /// In which storage.
+    pub storage: Arc<StorageInfo>,
+    /// Whose value.
+    pub key: Bytes,
+    /// Which life of it; another one is not to be read.
+    pub incarnation: Incarnation,
+    /// In bytes.
+    pub length: u64,
+}
+
 /// What the driver is to do.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -126,6 +139,20 @@ pub enum Action {
         item: usize,
         /// What to read.
         location: Location,
+        /// When to give up.
+        deadline: Time,
+    },
+    /// Have a holder read the value from its disk, and the bytes brought to the destination of the operation's item, as
+    /// by [`Read`](Self::Read). It has succeeded when they are there and their checksum is the holder's.
+    ReadDisk {
+        /// To be named in the report.
+        transfer: TransferId,
+        /// Of which operation.
+        op: OpId,
+        /// Which of its items.
+        item: usize,
+        /// What to read.
+        place: DiskPlace,
         /// When to give up.
         deadline: Time,
     },

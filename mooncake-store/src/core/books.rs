@@ -15,6 +15,7 @@ use super::{
     known::{Kept, Known},
     lease::{LeaseId, Leases},
     peers::Peers,
+    source::Source,
     wire::malformed,
 };
 use crate::time::Time;
@@ -299,15 +300,30 @@ impl Books {
         }
     }
 
-    pub(super) fn read(&mut self, plan: TransferPlan, lease: LeaseId) -> TransferId {
+    pub(super) fn read(
+        &mut self,
+        (op, item): (OpId, usize),
+        source: Source,
+        deadline: Time,
+        lease: LeaseId,
+    ) -> TransferId {
         self.leases.hold(lease);
-        let transfer = self.transfer(&plan, Some(lease), None);
-        self.push(Action::Read {
-            transfer,
-            op: plan.op,
-            item: plan.item,
-            location: plan.location,
-            deadline: plan.deadline,
+        let transfer = self.transfer((op, item), Some(lease), None);
+        self.push(match source {
+            Source::Memory(location) => Action::Read {
+                transfer,
+                op,
+                item,
+                location,
+                deadline,
+            },
+            Source::Disk(place) => Action::ReadDisk {
+                transfer,
+                op,
+                item,
+                place,
+                deadline,
+            },
         });
         transfer
     }
@@ -317,7 +333,7 @@ impl Books {
         if let Some(number) = grant {
             self.home.write_begins(number);
         }
-        let transfer = self.transfer(&plan, None, grant);
+        let transfer = self.transfer((plan.op, plan.item), None, grant);
         self.push(Action::Write {
             transfer,
             op: plan.op,
@@ -330,7 +346,7 @@ impl Books {
 
     fn transfer(
         &mut self,
-        plan: &TransferPlan,
+        (op, item): (OpId, usize),
         lease: Option<LeaseId>,
         grant: Option<u64>,
     ) -> TransferId {
@@ -339,8 +355,8 @@ impl Books {
         self.transfers.insert(
             id,
             Transfer {
-                op: plan.op,
-                item: plan.item,
+                op,
+                item,
                 lease,
                 grant,
                 ended: false,

@@ -2,6 +2,7 @@
 
 use std::{mem, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use mooncake_proto::{
     Applied, Fault, Retry,
     master::{LookupRequest, LookupResponse, lookup_result},
@@ -9,14 +10,15 @@ use mooncake_proto::{
 };
 
 use super::{
-    Books, Gather, GetItem, Got, Incarnation, Location, MasterAnswer, MasterRequest, OpId, Outcome,
-    Procedure, TransferFault, TransferId,
-    books::{Call, Purpose, TransferPlan},
+    Books, DiskPlace, Gather, GetItem, Got, Incarnation, MasterAnswer, MasterRequest, OpId,
+    Outcome, Procedure, Replica, TransferFault, TransferId,
+    books::{Call, Purpose},
     known::Kept,
     lease::LeaseId,
     peers::Attempt,
     results::{Results, timed_out},
-    wire::{Places, malformed},
+    source::Source,
+    wire::{Found, Places, malformed},
 };
 use crate::{key::Key, time::Time};
 
@@ -54,8 +56,8 @@ struct Reading {
     lease: LeaseId,
     lease_ends: Time,
     /// Replicas that were not tried yet, the next one last.
-    untried: Vec<Location>,
-    current: Location,
+    untried: Vec<Source>,
+    current: Source,
     /// The current replica was read for the second time.
     repeated: bool,
     transfer: TransferId,
@@ -154,16 +156,15 @@ impl Get {
             self.set(item, Err(fault));
             return;
         }
-        let mut untried: Vec<_> = found.in_memory().cloned().collect();
-        // The next one is the last: what has failed comes after all that has not.
+        let mut untried = sources(found, &self.items[item].key);
+        // The next one is the last: what has failed comes after all that has not, and disks after memory.
         untried.reverse();
-        untried.sort_by_key(|location| !books.peers.is_bad(&location.segment));
+        untried.sort_by_key(|source| (!books.peers.is_bad(source.owner()), source.is_memory()));
         if untried.is_empty() {
             let message = if found.replicas.is_empty() {
                 "the object has no replica that can be read"
             } else {
-                "the object lies only on disks or in remote storage, \
-                 which is not supported by this client"
+                "the object lies only in remote storage, which is not supported by this client"
             };
             let fault = Fault::new(ErrorCode::NotSupported, Retry::Never, message);
             self.set(item, Err(fault));
@@ -182,9 +183,8 @@ impl Get {
             }
         };
         books.leases.hold(lease);
-        let location = current.clone();
         let ends = share(now, self.deadline.min(lease_ends), untried.len());
-        let transfer = books.read(self.plan(item, location, ends), lease);
+        let transfer = books.read((self.op, item), current.clone(), ends, lease);
         self.reading += 1;
         if !self.ends.contains(&lease_ends) {
             self.ends.push(lease_ends);
@@ -201,15 +201,6 @@ impl Get {
             attempt: Attempt { began: now, ends },
             failed: None,
         });
-    }
-
-    const fn plan(&self, item: usize, location: Location, deadline: Time) -> TransferPlan {
-        TransferPlan {
-            op: self.op,
-            item,
-            location,
-            deadline,
-        }
     }
 
     /// Takes a key out of its reading state, and gives its hold of the lease back.
@@ -246,11 +237,11 @@ impl Get {
     /// Goes on after a failed read that is quiet.
     fn after_failure(&mut self, now: Time, books: &mut Books, item: usize, failed: TransferFault) {
         let may_look_up = self.look_ups[item] < LOOK_UPS;
-        let deadline = self.deadline;
+        let (op, deadline) = (self.op, self.deadline);
         let State::Reading(reading) = &mut self.states[item] else {
             return;
         };
-        let (owner, attempt) = (&reading.current.segment, reading.attempt);
+        let (owner, attempt) = (reading.current.owner(), reading.attempt);
         books.peers.failed(now, owner, attempt, &failed);
         let stale = failed.retry == Retry::AfterRefresh;
         if now >= reading.lease_ends || (stale && may_look_up) {
@@ -270,18 +261,18 @@ impl Get {
             }
             _ => next_replica(now, books, &mut reading.untried).ok(),
         };
+        if next.is_none() && failed.retry != Retry::Never && self.look_ups[item] == 0 {
+            // What was left is out of reach, such as the disk of a process whose memory just was.
+            self.lease_over(now, books, item);
+            return;
+        }
         if let Some(next) = next {
             reading.current = next.clone();
             reading.failed = None;
             let end = deadline.min(reading.lease_ends);
             let ends = share(now, end, reading.untried.len());
             reading.attempt = Attempt { began: now, ends };
-            let lease = reading.lease;
-            let plan = self.plan(item, next, ends);
-            let transfer = books.read(plan, lease);
-            if let State::Reading(reading) = &mut self.states[item] {
-                reading.transfer = transfer;
-            }
+            reading.transfer = books.read((op, item), next, ends, reading.lease);
             return;
         }
         books.forget(now, &self.items[item].key);
@@ -346,7 +337,7 @@ impl Procedure for Get {
                 return;
             }
             Ok(bytes) if bytes == reading.length => {
-                books.peers.succeeded(&reading.current.segment);
+                books.peers.succeeded(reading.current.owner());
                 let got = Got {
                     length: bytes,
                     incarnation: reading.incarnation,
@@ -358,7 +349,7 @@ impl Procedure for Get {
                 retry: Retry::Elsewhere,
                 applied: Applied::UpTo(bytes),
                 quiescent: true,
-                peer: reading.current.segment.name.clone(),
+                peer: reading.current.peer().to_owned(),
                 message: format!("{bytes} of {} bytes were read", reading.length),
             },
             Err(failed) => failed,
@@ -414,7 +405,7 @@ impl Procedure for Get {
                 Some(reading) => {
                     books.cancel(reading.transfer);
                     timed_out("read", Applied::Unknown, false)
-                        .with_peer(reading.current.segment.name.clone())
+                        .with_peer(reading.current.peer().to_owned())
                 }
                 None => timed_out("lookup", Applied::Nothing, true),
             };
@@ -427,21 +418,32 @@ impl Procedure for Get {
     }
 }
 
+/// The replicas that can be read, in the order of the answer.
+fn sources(found: &Found, key: &Bytes) -> Vec<Source> {
+    let source = |replica: &Replica| match replica {
+        Replica::Memory(location) => Some(Source::Memory(location.clone())),
+        Replica::LocalDisk(storage) => Some(Source::Disk(DiskPlace {
+            storage: Arc::clone(storage),
+            key: key.clone(),
+            incarnation: found.incarnation,
+            length: found.length,
+        })),
+        Replica::Remote { .. } => None,
+    };
+    found.replicas.iter().filter_map(source).collect()
+}
+
 /// The next replica whose owner may be tried.
-fn next_replica(
-    now: Time,
-    books: &mut Books,
-    untried: &mut Vec<Location>,
-) -> Result<Location, Fault> {
+fn next_replica(now: Time, books: &mut Books, untried: &mut Vec<Source>) -> Result<Source, Fault> {
     let mut refused = None;
     while let Some(next) = untried.pop() {
-        match books.peers.admit(now, &next.segment) {
+        match books.peers.admit(now, next.owner()) {
             Ok(()) => return Ok(next),
             Err(left) => refused = Some((next, left)),
         }
     }
     let (retry, peer) = match refused {
-        Some((next, left)) => (Retry::Later(left), next.segment.name.clone()),
+        Some((next, left)) => (Retry::Later(left), next.peer().to_owned()),
         None => (Retry::Elsewhere, String::new()),
     };
     let message = "the peer could not be reached a moment ago and is not tried yet";

@@ -45,6 +45,7 @@ mod put;
 mod query;
 mod remove_all;
 mod results;
+mod source;
 #[cfg(test)]
 mod tests;
 mod wire;
@@ -60,10 +61,11 @@ use mooncake_proto::{
 };
 use rustc_hash::FxHashMap;
 
+pub(crate) use self::wire::Places;
 pub use self::{
     action::{
-        Action, CallId, Event, Location, MasterAnswer, MasterRequest, OpId, SegmentId, SegmentInfo,
-        StorageId, StorageInfo, TransferFault, TransferId,
+        Action, CallId, DiskPlace, Event, Location, MasterAnswer, MasterRequest, OpId, SegmentId,
+        SegmentInfo, StorageId, StorageInfo, TransferFault, TransferId,
     },
     operation::{
         Description, Existence, GetItem, Got, Incarnation, Operation, Outcome, PutItem, PutOptions,

@@ -1,12 +1,12 @@
 //! Peers that could not be reached: they are tried last, and until a while has passed not at all.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use rustc_hash::FxHashMap;
 
 use mooncake_proto::{Applied, Retry};
 
-use super::{SegmentId, SegmentInfo, TransferFault};
+use super::{SegmentId, SegmentInfo, StorageInfo, TransferFault};
 use crate::time::Time;
 
 /// How long a peer rests after its first failure; twice as long after each that follows.
@@ -31,7 +31,7 @@ struct Bad {
     until: Time,
     /// Somebody tries it at the moment.
     on_trial: bool,
-    segment: SegmentId,
+    segment: Option<SegmentId>,
 }
 
 /// When a transfer began, and when it had to end.
@@ -52,6 +52,38 @@ impl Attempt {
     }
 }
 
+/// A process that bytes are read from, or written to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Owner {
+    incarnation: u64,
+    /// `None`: it was asked for what is on its disk.
+    segment: Option<SegmentId>,
+}
+
+impl From<&SegmentInfo> for Owner {
+    fn from(segment: &SegmentInfo) -> Self {
+        Self {
+            incarnation: segment.owner_incarnation,
+            segment: Some(segment.id),
+        }
+    }
+}
+
+impl From<&Arc<SegmentInfo>> for Owner {
+    fn from(segment: &Arc<SegmentInfo>) -> Self {
+        Self::from(&**segment)
+    }
+}
+
+impl From<&StorageInfo> for Owner {
+    fn from(storage: &StorageInfo) -> Self {
+        Self {
+            incarnation: storage.holder_incarnation,
+            segment: None,
+        }
+    }
+}
+
 /// By the incarnation of the segment's owner: a peer that started anew is a new peer.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
@@ -63,54 +95,52 @@ impl Peers {
     pub(super) fn failed(
         &mut self,
         now: Time,
-        segment: &SegmentInfo,
+        owner: impl Into<Owner>,
         attempt: Attempt,
         failed: &TransferFault,
     ) {
         if attempt.accuses(now, failed) {
-            self.unreachable(now, segment);
+            self.unreachable(now, owner);
         }
     }
 
-    fn unreachable(&mut self, now: Time, segment: &SegmentInfo) {
+    fn unreachable(&mut self, now: Time, owner: impl Into<Owner>) {
+        let owner = owner.into();
         if self.bad.len() >= REMEMBERED {
             self.bad.retain(|_, bad| now < bad.until + LONGEST_REST);
             if self.bad.len() >= REMEMBERED {
                 return;
             }
         }
-        let bad = self
-            .bad
-            .entry(segment.owner_incarnation)
-            .or_insert_with(|| Bad {
-                rest: Duration::ZERO,
-                until: Time(0),
-                on_trial: false,
-                segment: segment.id,
-            });
+        let bad = self.bad.entry(owner.incarnation).or_insert_with(|| Bad {
+            rest: Duration::ZERO,
+            until: Time(0),
+            on_trial: false,
+            segment: owner.segment,
+        });
         // Of many transfers that fail together one counts.
         if bad.until <= now || bad.on_trial {
             bad.rest = (2 * bad.rest).clamp(FIRST_REST, LONGEST_REST);
         }
         bad.until = now + bad.rest;
         bad.on_trial = false;
-        bad.segment = segment.id;
+        bad.segment = owner.segment.or(bad.segment);
     }
 
-    pub(super) fn succeeded(&mut self, segment: &SegmentInfo) {
+    pub(super) fn succeeded(&mut self, owner: impl Into<Owner>) {
         if !self.bad.is_empty() {
-            self.bad.remove(&segment.owner_incarnation);
+            self.bad.remove(&owner.into().incarnation);
         }
     }
 
     /// It failed, and has not succeeded since.
-    pub(super) fn is_bad(&self, segment: &SegmentInfo) -> bool {
-        self.bad.contains_key(&segment.owner_incarnation)
+    pub(super) fn is_bad(&self, owner: impl Into<Owner>) -> bool {
+        self.bad.contains_key(&owner.into().incarnation)
     }
 
     /// Whether the owner may be tried now, or how long it rests. A trial keeps others away.
-    pub(super) fn admit(&mut self, now: Time, segment: &SegmentInfo) -> Result<(), Duration> {
-        let Some(bad) = self.bad.get_mut(&segment.owner_incarnation) else {
+    pub(super) fn admit(&mut self, now: Time, owner: impl Into<Owner>) -> Result<(), Duration> {
+        let Some(bad) = self.bad.get_mut(&owner.into().incarnation) else {
             return Ok(());
         };
         if now < bad.until {
@@ -124,7 +154,7 @@ impl Peers {
     /// The segments whose owners rest.
     pub(super) fn avoided(&self, now: Time) -> impl Iterator<Item = SegmentId> {
         let resting = self.bad.values().filter(move |bad| now < bad.until);
-        resting.map(|bad| bad.segment).take(AVOIDED)
+        resting.filter_map(|bad| bad.segment).take(AVOIDED)
     }
 }
 

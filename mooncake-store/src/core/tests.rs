@@ -681,25 +681,66 @@ fn nothing_is_read_into_a_destination_that_is_too_small() {
     );
 }
 
-#[test]
-fn an_object_that_lies_only_on_disk_is_not_supported() {
-    let mut rig = Rig::new();
-    let lookup = rig.get(&["k"]);
-    let mut on_disk = object(4, &[]);
-    on_disk.replicas.push(master::Replica {
-        replica: Some(replica::Replica::LocalDisk(master::LocalDiskReplica {
-            length: LENGTH,
-            ..master::LocalDiskReplica::default()
-        })),
-    });
+/// An answer that has the object in these places in memory, and on these disks.
+fn found_on_disks(offsets: &[u64], holders: &[u64]) -> MasterAnswer {
+    let mut on_disk = object(4, offsets);
+    for storage in 0..holders.len() as u32 {
+        on_disk.replicas.push(master::Replica {
+            replica: Some(replica::Replica::LocalDisk(master::LocalDiskReplica {
+                storage,
+                length: LENGTH,
+            })),
+        });
+    }
     let MasterAnswer::Lookup(mut answer) = found(vec![on_disk]) else {
         unreachable!("it was looked up");
     };
-    answer.storages.push(master::Storage {
-        id: vec![7; 16].into(),
+    let storage = |holder: &u64| master::Storage {
+        id: vec![*holder as u8; 16].into(),
+        holder_incarnation: *holder,
+        endpoint: format!("holder-{holder}"),
         ..master::Storage::default()
+    };
+    answer.storages = holders.iter().map(storage).collect();
+    MasterAnswer::Lookup(answer)
+}
+
+#[test]
+fn disks_are_read_after_memory_and_one_after_the_other() {
+    let mut rig = Rig::new();
+    let lookup = rig.get(&["k"]);
+    rig.answer(lookup, found_on_disks(&[0], &[7, 8]));
+    let mut last = rig.transfer().0;
+    for holder in [7, 8] {
+        // Somebody answered, and has it no more.
+        rig.fail(last, Retry::Later(Duration::from_millis(1)), true);
+        let Some(Action::ReadDisk {
+            transfer, place, ..
+        }) = rig.core.poll()
+        else {
+            panic!("the disk of {holder} was not asked");
+        };
+        assert_eq!(place.storage.holder_incarnation, holder);
+        assert_eq!((&place.key[..], place.length), (&b"k"[..], LENGTH));
+        assert_eq!(place.incarnation.sequence, 4, "no other life");
+        last = transfer;
+    }
+    rig.end(last);
+    assert_eq!(rig.gets()[0].as_ref().unwrap().length, LENGTH);
+}
+
+#[test]
+fn an_object_that_lies_only_in_remote_storage_is_not_supported() {
+    let mut rig = Rig::new();
+    let lookup = rig.get(&["k"]);
+    let mut remote = object(4, &[]);
+    remote.replicas.push(master::Replica {
+        replica: Some(replica::Replica::Remote(master::RemoteReplica {
+            length: LENGTH,
+            ..master::RemoteReplica::default()
+        })),
     });
-    rig.answer(lookup, MasterAnswer::Lookup(answer));
+    rig.answer(lookup, found(vec![remote]));
     assert_eq!(code(&rig.gets()[0]), ErrorCode::NotSupported);
 }
 

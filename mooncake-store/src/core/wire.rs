@@ -14,15 +14,15 @@ use super::{
 
 /// What an object's answer says, checked.
 #[derive(Debug)]
-pub(super) struct Found {
-    pub(super) incarnation: Incarnation,
-    pub(super) length: u64,
-    pub(super) replicas: Vec<Replica>,
+pub(crate) struct Found {
+    pub(crate) incarnation: Incarnation,
+    pub(crate) length: u64,
+    pub(crate) replicas: Vec<Replica>,
 }
 
 impl Found {
     /// The replicas in memory, in the order of the answer.
-    pub(super) fn in_memory(&self) -> impl Iterator<Item = &Location> {
+    pub(crate) fn in_memory(&self) -> impl Iterator<Item = &Location> {
         self.replicas.iter().filter_map(|replica| match replica {
             Replica::Memory(location) => Some(location),
             _ => None,
@@ -31,13 +31,13 @@ impl Found {
 }
 
 /// The segments and storages of one answer; an entry that makes no sense is refused where it is used.
-pub(super) struct Places {
+pub(crate) struct Places {
     segments: Vec<Option<Arc<SegmentInfo>>>,
     storages: Vec<Option<Arc<StorageInfo>>>,
 }
 
 impl Places {
-    pub(super) fn new(segments: Vec<master::Segment>, storages: Vec<master::Storage>) -> Self {
+    pub(crate) fn new(segments: Vec<master::Segment>, storages: Vec<master::Storage>) -> Self {
         let segment = |wire: master::Segment| {
             let id = <[u8; 16]>::try_from(wire.id.as_ref()).ok()?;
             Some(Arc::new(SegmentInfo {
@@ -65,7 +65,7 @@ impl Places {
     }
 
     /// Reads an object whose replicas refer to these places.
-    pub(super) fn object(&self, wire: master::Object) -> Result<Found, Fault> {
+    pub(crate) fn object(&self, wire: master::Object) -> Result<Found, Fault> {
         let Some(incarnation) = wire.incarnation else {
             return Err(malformed("an object without an incarnation"));
         };

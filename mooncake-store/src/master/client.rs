@@ -92,6 +92,7 @@ struct Inner {
     events: broadcast::WeakSender<SessionEvent>,
     info: Arc<ArcSwap<SessionInfo>>,
     task: Mutex<Option<JoinHandle<()>>>,
+    hello: Hello,
 }
 
 impl MasterClient {
@@ -106,7 +107,7 @@ impl MasterClient {
         options: ConnectOptions,
     ) -> Result<Self, StoreError> {
         let shared = Arc::new(Shared::new(address.to_owned(), options.max_in_flight));
-        let (session, info, stream) = Session::open(shared.clone(), hello, options).await?;
+        let (session, info, stream) = Session::open(shared.clone(), hello.clone(), options).await?;
         let events = session.events().downgrade();
         let task = tokio::spawn(session.run(stream));
         Ok(Self {
@@ -115,6 +116,7 @@ impl MasterClient {
                 events,
                 info,
                 task: Mutex::new(Some(task)),
+                hello,
             }),
         })
     }
@@ -183,6 +185,12 @@ impl MasterClient {
     #[must_use]
     pub fn session(&self) -> SessionInfo {
         **self.inner.info.load()
+    }
+
+    /// Who we said we are.
+    #[must_use]
+    pub fn hello(&self) -> &Hello {
+        &self.inner.hello
     }
 
     /// Where the master is.

@@ -9,7 +9,8 @@ use mooncake_tent::{
 use crate::{
     StoreError,
     client::{Mount, RealClient},
-    core::SegmentId,
+    core::{SegmentId, StorageId},
+    holder::{FileStorage, HolderCounts, StorageOptions},
     master::{ConnectOptions, Hello, MasterClient},
     time::Clock,
 };
@@ -28,6 +29,8 @@ pub struct NodeOptions {
     pub data_listen: SocketAddr,
     /// How long one attempt to reach the master may take.
     pub connect_deadline: Duration,
+    /// What it keeps on its disk; `None`: nothing.
+    pub storage: Option<StorageOptions>,
 }
 
 impl NodeOptions {
@@ -40,6 +43,7 @@ impl NodeOptions {
             listen: free,
             data_listen: free,
             connect_deadline: Duration::from_secs(1),
+            storage: None,
         }
     }
 }
@@ -50,6 +54,7 @@ pub struct Node {
     engine: TentEngine,
     master: MasterClient,
     mount: Mount,
+    storage: Option<FileStorage>,
 }
 
 impl Node {
@@ -84,11 +89,20 @@ impl Node {
         let master = MasterClient::connect(master, hello, connect).await?;
         let (shared, bytes): (Arc<dyn TransferEngine>, _) =
             (Arc::new(engine.clone()), options.segment_bytes);
-        let mount = Mount::start(shared, master.clone(), bytes, options.name).await?;
+        let name = options.name.clone();
+        let mount = Mount::start(Arc::clone(&shared), master.clone(), bytes, name).await?;
+        let storage = match options.storage {
+            Some(storage) => {
+                let (master, name) = (master.clone(), options.name);
+                Some(FileStorage::start(shared, master, storage, name).await?)
+            }
+            None => None,
+        };
         Ok(Self {
             engine,
             master,
             mount,
+            storage,
         })
     }
 
@@ -100,6 +114,27 @@ impl Node {
     /// The identity of its segment.
     pub fn segment_id(&self) -> SegmentId {
         self.mount.id()
+    }
+
+    /// The identity of the storage on its disk.
+    pub fn storage_id(&self) -> Option<StorageId> {
+        let identity = self.storage.as_ref().map(FileStorage::identity);
+        identity.map(StorageId)
+    }
+
+    /// Where readers of its disk are answered.
+    pub fn storage_endpoint(&self) -> Option<SocketAddr> {
+        self.storage.as_ref().map(FileStorage::endpoint)
+    }
+
+    /// The master announces what is on its disk.
+    pub fn storage_is_announced(&self) -> bool {
+        self.storage.as_ref().is_some_and(FileStorage::is_announced)
+    }
+
+    /// What was done with its disk.
+    pub fn storage_counts(&self) -> Option<HolderCounts> {
+        self.storage.as_ref().map(FileStorage::counts)
     }
 
     /// The engine that moves its bytes.
@@ -126,6 +161,9 @@ impl Node {
     /// Transfers could not be proven quiet within the budget.
     pub async fn shutdown(self, budget: Duration) -> Result<(), StoreError> {
         let end = Clock.now() + budget;
+        if let Some(storage) = self.storage {
+            storage.end(budget / 4).await;
+        }
         self.mount.end(budget / 4).await;
         let quiet = self.engine.shutdown(end.since(Clock.now()) / 2).await;
         let left = end.since(Clock.now());

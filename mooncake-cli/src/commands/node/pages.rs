@@ -7,16 +7,19 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
 
 use axum::http::header;
 use axum::response::IntoResponse;
 use axum::routing::get;
 use axum::{Json, Router};
+use mooncake_store::{HolderCounts, Node};
 use mooncake_tent::transport::LinkGauges;
 use mooncake_tent::{Gauges, TentEngine};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
 use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
@@ -44,11 +47,11 @@ pub(super) struct Pages {
 
 impl Pages {
     /// Serves them; call it within a tokio runtime.
-    pub(super) fn serve(listener: TcpListener, engine: TentEngine) -> Result<Self, Failure> {
+    pub(super) fn serve(listener: TcpListener, node: &Arc<Node>) -> Result<Self, Failure> {
         let address = listener
             .local_addr()
             .map_err(|error| Failure::new("the node's own address is unknown").because(error))?;
-        let pages = pages(engine);
+        let pages = pages(node.engine().clone(), Arc::downgrade(node));
         let server = tokio::spawn(async move {
             if let Err(error) = axum::serve(listener, pages).await {
                 tracing::warn!(%error, "the node's pages are gone");
@@ -68,21 +71,26 @@ impl Drop for Pages {
     }
 }
 
-fn pages(engine: TentEngine) -> Router {
+fn pages(engine: TentEngine, node: Weak<Node>) -> Router {
     let health = || async { Json(serde_json::json!({ "status": "serving" })) };
-    let metrics = move || async move { metrics(&engine) };
+    let metrics = move || async move { metrics(&engine, &node) };
     Router::new()
         .route("/health", get(health))
         .route("/healthz", get(health))
         .route("/metrics", get(metrics))
 }
 
-fn metrics(engine: &TentEngine) -> impl IntoResponse + use<> {
+fn metrics(engine: &TentEngine, node: &Weak<Node>) -> impl IntoResponse + use<> {
     let mut registry = Registry::with_prefix("mooncake_tent");
     registry.register_collector(Box::new(EngineNumbers(engine.clone())));
     let mut body = String::new();
     text::encode_registry(&mut body, &registry).expect("writing to a string does not fail");
     body += &engine.metrics().text();
+    if let Some(counts) = node.upgrade().and_then(|node| node.storage_counts()) {
+        let mut registry = Registry::with_prefix("mooncake_node_disk");
+        registry.register_collector(Box::new(DiskNumbers(counts)));
+        text::encode_registry(&mut body, &registry).expect("writing to a string does not fail");
+    }
     text::encode_eof(&mut body).expect("writing to a string does not fail");
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, kind)], body)
@@ -144,6 +152,20 @@ impl Collector for EngineNumbers {
         per_link(&mut encoder, &now, "waiting_for_credit", help, |link| {
             link.waiting_for_credit
         })
+    }
+}
+
+/// What was done with the node's disk.
+#[derive(Debug)]
+struct DiskNumbers(HolderCounts);
+
+impl Collector for DiskNumbers {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        for (name, help, value) in self.0.each() {
+            let counter = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            ConstCounter::new(value).encode(counter)?;
+        }
+        Ok(())
     }
 }
 

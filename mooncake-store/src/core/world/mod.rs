@@ -294,6 +294,7 @@ impl World {
                     );
                 }
                 Action::Finish { op, outcome } => self.finish(op, outcome),
+                Action::ReadDisk { .. } => unreachable!("no disk was announced"),
                 Action::Read {
                     transfer,
                     op,

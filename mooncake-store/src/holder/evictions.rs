@@ -1,0 +1,111 @@
+//! The loop that makes room: the master is told first, so that nobody is sent here for what is gone.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use mooncake_bucket::Listed;
+use mooncake_proto::{Fault, master::dropped_replica::Reason};
+
+use super::{
+    counts::add,
+    file_storage::Holder,
+    losses::dropped,
+    records::{distinct, named},
+    standing::disk_fault,
+};
+
+/// Objects in one call.
+const DROP: usize = 4096;
+
+impl Holder {
+    /// Whether buckets should go.
+    pub(super) fn is_full(&self, used_bytes: u64) -> bool {
+        used_bytes as f64 > self.options.capacity_bytes as f64 * self.options.high_watermark
+    }
+
+    /// Evicts what is too much until it is aborted.
+    pub(super) async fn evict(self: Arc<Self>) {
+        loop {
+            self.wake.evictions.notified().await;
+            self.mounted().await;
+            if !self.is_full(self.records.accounting().file_bytes) {
+                continue;
+            }
+            if let Err(fault) = self.make_room().await {
+                self.failed("making room on the disk", &fault).await;
+            }
+        }
+    }
+
+    async fn make_room(&self) -> Result<(), Fault> {
+        let goal = self.options.capacity_bytes as f64 * self.options.low_watermark;
+        let mut last = None;
+        while self.records.accounting().file_bytes as f64 > goal {
+            let victim = self.records.next_victim().await;
+            let victim = victim.map_err(|error| disk_fault(&error.to_string()))?;
+            let Some((bucket, records)) = victim.filter(|victim| last != Some(victim.0)) else {
+                // Nothing is sealed yet, or what is left there must stay for now.
+                return Ok(());
+            };
+            last = Some(bucket);
+            self.give_up(bucket, records).await?;
+        }
+        Ok(())
+    }
+
+    async fn give_up(&self, bucket: u32, records: Vec<Listed>) -> Result<(), Fault> {
+        let bytes = records.iter().map(|record| u64::from(record.value_bytes));
+        let bytes = bytes.sum();
+        let objects = distinct(records.iter().filter_map(named).collect());
+        let mut given_up = Vec::with_capacity(objects.len());
+        for part in objects.chunks(DROP) {
+            let wire = part.iter().map(|object| dropped(object, Reason::Evicted));
+            let answer = self.desk.drop_replicas(wire.collect()).await?;
+            let given = part.iter().zip(answer.results);
+            let given = given.filter(|(_, result)| result.error.is_none());
+            given_up.extend(given.map(|(object, _)| object.clone()));
+        }
+        let count = given_up.len() as u64;
+        if given_up.len() == objects.len() {
+            let evicted = self.records.evict(bucket, bytes).await;
+            match evicted.map_err(|error| disk_fault(&error.to_string()))? {
+                Ok(_) => {}
+                // A collection was faster, and has moved them.
+                Err(error) => {
+                    tracing::debug!(bucket, %error, "what was to be evicted is removed");
+                    self.bury(given_up).await?;
+                }
+            }
+        } else {
+            // The bucket stays for what the master keeps; a collection takes the rest out of it.
+            self.bury(given_up).await?;
+        }
+        add(&self.counters.evicted_objects, count);
+        tracing::debug!(
+            bucket,
+            objects = count,
+            all = self.counters.evicted_objects.load(Ordering::Relaxed),
+            "objects gave way"
+        );
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::holder::in_flight::ObjectName;
+
+    #[test]
+    fn a_record_without_a_tenant_in_words_is_nobodys() {
+        let listed = |tenant: &[u8]| Listed {
+            tenant: tenant.to_vec(),
+            key: b"k".to_vec(),
+            incarnation: mooncake_bucket::Incarnation::new(1, 1),
+            value_bytes: 1,
+            bucket: 1,
+        };
+        let object: Option<ObjectName> = named(&listed(b"t"));
+        assert_eq!(object.map(|object| object.tenant), Some("t".to_owned()));
+        assert_eq!(named(&listed(&[0xff])), None);
+    }
+}
