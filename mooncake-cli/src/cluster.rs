@@ -2,6 +2,7 @@
 
 mod process;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -15,7 +16,7 @@ pub use process::Process;
 const READY_BUDGET: Duration = Duration::from_secs(120);
 
 /// What a cluster is made of.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ClusterShape {
     /// How many nodes.
     pub nodes: u16,
@@ -27,6 +28,17 @@ pub struct ClusterShape {
     pub low_watermark: f64,
     /// Whether an object stays for a moment that `exist` has found.
     pub reserves: bool,
+    /// Disks of the nodes, to which all is copied; and a master that outlives itself.
+    pub disks: Option<Disks>,
+}
+
+/// Where nodes keep what is not in memory.
+#[derive(Clone, Debug)]
+pub struct Disks {
+    /// Has a directory for each of them.
+    pub folder: PathBuf,
+    /// What each may take.
+    pub bytes: u64,
 }
 
 /// A running cluster. Its processes end with it, and with the process that started it.
@@ -34,7 +46,16 @@ pub struct ClusterShape {
 pub struct Cluster {
     address: String,
     master: Process,
-    nodes: Vec<Process>,
+    nodes: Vec<Node>,
+}
+
+#[derive(Debug)]
+struct Node {
+    name: String,
+    arguments: Vec<String>,
+    process: Process,
+    /// Where its pages are.
+    page: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -49,7 +70,7 @@ struct ReadyMaster {
 
 #[derive(Debug, Deserialize)]
 struct ReadyNode {
-    name: String,
+    admin_address: String,
 }
 
 impl Cluster {
@@ -72,6 +93,13 @@ impl Cluster {
         if !shape.reserves {
             arguments.push("--reserved-share=0");
         }
+        let state = shape.disks.as_ref().map(|disks| {
+            let folder = disks.folder.join("master");
+            format!("--state-dir={}", folder.display())
+        });
+        if let Some(state) = &state {
+            arguments.extend(["--enable-offload=true", state]);
+        }
         let mut master = Process::server("the master", &arguments)?;
         let ready: Ready<ReadyMaster> = master.ready(READY_BUDGET).await?;
         let address = ready.ready.address;
@@ -79,20 +107,17 @@ impl Cluster {
         let mut nodes = Vec::new();
         for number in 0..shape.nodes {
             let name = format!("node-{number}");
-            let arguments = [
-                "node",
-                "--master",
-                &address,
-                "--name",
-                &name,
-                "--segment-size",
-                &size,
-            ];
-            nodes.push(Process::server(&name, &arguments)?);
+            let words = ["node", "--master", &address, "--name", &name];
+            let mut arguments: Vec<_> = words.map(str::to_owned).to_vec();
+            arguments.push(format!("--segment-size={size}"));
+            if let Some(Disks { folder, bytes }) = &shape.disks {
+                arguments.push(format!("--ssd-path={}", folder.join(&name).display()));
+                arguments.push(format!("--ssd-capacity={}", Size::of(*bytes)));
+            }
+            nodes.push(Node::start(name, arguments)?);
         }
         for node in &mut nodes {
-            let ready: Ready<ReadyNode> = node.ready(READY_BUDGET).await?;
-            tracing::debug!(node = ready.ready.name, "a node is ready");
+            node.ready().await?;
         }
         Ok(Self {
             address,
@@ -111,9 +136,27 @@ impl Cluster {
     #[must_use]
     pub fn members(&self) -> Vec<(String, u32)> {
         std::iter::once(&self.master)
-            .chain(&self.nodes)
+            .chain(self.nodes.iter().map(|node| &node.process))
             .filter_map(|process| Some((process.what().to_owned(), process.id()?)))
             .collect()
+    }
+
+    /// Where the nodes' pages for operators are, in their order.
+    #[must_use]
+    pub fn pages(&self) -> Vec<String> {
+        self.nodes.iter().map(|node| node.page.clone()).collect()
+    }
+
+    /// Kills a node and starts it anew, as it was started first.
+    ///
+    /// # Errors
+    ///
+    /// It does not come up again.
+    pub async fn kill_and_restart(&mut self, number: usize) -> Result<(), Failure> {
+        let node = &mut self.nodes[number];
+        node.process.kill().await;
+        *node = Node::start(node.name.clone(), node.arguments.clone())?;
+        node.ready().await
     }
 
     /// Tells all processes to end, nodes first, and waits until they have.
@@ -125,13 +168,33 @@ impl Cluster {
         let mut first = Ok(());
         let mut nodes = self.nodes;
         for node in &nodes {
-            node.terminate();
+            node.process.terminate();
         }
         for node in &mut nodes {
-            first = first.and(node.ended().await);
+            first = first.and(node.process.ended().await);
         }
         let mut master = self.master;
         master.terminate();
         first.and(master.ended().await)
+    }
+}
+
+impl Node {
+    fn start(name: String, arguments: Vec<String>) -> Result<Self, Failure> {
+        let words: Vec<_> = arguments.iter().map(String::as_str).collect();
+        let process = Process::server(&name, &words)?;
+        Ok(Self {
+            name,
+            arguments,
+            process,
+            page: String::new(),
+        })
+    }
+
+    async fn ready(&mut self) -> Result<(), Failure> {
+        let ready: Ready<ReadyNode> = self.process.ready(READY_BUDGET).await?;
+        self.page = ready.ready.admin_address;
+        tracing::debug!(node = self.name, "a node is ready");
+        Ok(())
     }
 }

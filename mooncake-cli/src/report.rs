@@ -48,6 +48,9 @@ pub struct Summary {
     pub seconds: f64,
     /// The nodes at the end of the run.
     pub nodes: Vec<NodeSummary>,
+    /// What disks did, if there were any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disks: Option<DiskSummary>,
     /// The same replay against the C++ store, if that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpp: Option<CppReplay>,
@@ -66,13 +69,87 @@ pub struct NodeSummary {
     pub objects: u64,
 }
 
+/// What the disks of a run did.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct DiskSummary {
+    /// Blocks that were read from disks.
+    pub disk_blocks_hit: u64,
+    /// Objects that were removed in mid run, all of which were on disks.
+    pub removed_objects: u64,
+    /// Those of them that could be read again. Anything but 0 is a bug.
+    pub returned_objects: u64,
+    /// Nodes that were killed and came back.
+    pub restarted_nodes: u64,
+    /// Whether master and disks count the same bytes once nothing is left to do.
+    pub books_agree: bool,
+    /// The disks at the end of the run.
+    pub storages: Vec<StorageSummary>,
+}
+
+/// One disk at the end of a run.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct StorageSummary {
+    /// Whose it is.
+    pub node: String,
+    /// Objects that can be read from it.
+    pub objects: u64,
+    /// Bytes of their values, as the master counts them.
+    pub value_bytes: u64,
+    /// The same, as the node counts them.
+    pub held_bytes: u64,
+    /// What its files take.
+    pub file_bytes: u64,
+}
+
 impl Summary {
-    /// Whether every byte was right and every operation succeeded.
+    /// Whether every byte was right and every operation succeeded. What failed while a node was dead is
+    /// part of a run in which one is killed.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         let cpp = self.cpp.iter();
         let cpp = cpp.map(|cpp| cpp.byte_errors + cpp.errors).sum::<u64>();
-        self.byte_errors + self.errors + cpp == 0
+        let errors = match &self.disks {
+            Some(disks) => disks.returned_objects + u64::from(!disks.books_agree),
+            None => self.errors,
+        };
+        self.byte_errors + errors + cpp == 0
+    }
+
+    fn disk_text(&self, disks: &DiskSummary) -> String {
+        use Align::{Left, Right};
+        let columns = [
+            ("disk", Left),
+            ("objects", Right),
+            ("values", Right),
+            ("on disk", Right),
+            ("files", Right),
+        ];
+        let mut table = Table::new(&columns);
+        for storage in &disks.storages {
+            table.row([
+                storage.node.clone(),
+                count(storage.objects),
+                bytes(storage.value_bytes),
+                bytes(storage.held_bytes),
+                bytes(storage.file_bytes),
+            ]);
+        }
+        let came_back = match disks.returned_objects {
+            0 => "none came back".to_owned(),
+            back => format!("{} CAME BACK", count(back)),
+        };
+        let books = match disks.books_agree {
+            true => "master and disks count the same bytes",
+            false => "MASTER AND DISKS DO NOT COUNT THE SAME BYTES",
+        };
+        format!(
+            "{} of the blocks that were hit came from disks\n{} objects were removed from disks, {came_back}\n\
+             {} node was killed and came back; {books}\n\n{}",
+            count(disks.disk_blocks_hit),
+            count(disks.removed_objects),
+            disks.restarted_nodes,
+            table.text()
+        )
     }
 
     fn verdict(&self) -> String {
@@ -195,6 +272,9 @@ impl Show for Summary {
         }
         if !self.nodes.is_empty() {
             parts.push(self.node_table());
+        }
+        if let Some(disks) = &self.disks {
+            parts.push(self.disk_text(disks));
         }
         if let Some(cpp) = &self.cpp {
             parts.push(format!(

@@ -154,6 +154,12 @@ impl Process {
         }
     }
 
+    /// Kills it, and waits until it is gone.
+    pub async fn kill(&mut self) {
+        // Killing fails only if it has ended.
+        let _gone = self.child.kill().await;
+    }
+
     /// Waits until it has ended; kills it if it takes too long.
     ///
     /// # Errors
@@ -161,8 +167,7 @@ impl Process {
     /// It had to be killed, or says that it did not end well.
     pub async fn ended(&mut self) -> Result<(), Failure> {
         let Ok(status) = tokio::time::timeout(END_BUDGET, self.child.wait()).await else {
-            // Killing fails only if it has ended.
-            let _gone = self.child.kill().await;
+            self.kill().await;
             return Err(Failure::new(format!(
                 "{} did not end and was killed",
                 self.what

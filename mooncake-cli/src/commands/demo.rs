@@ -1,12 +1,16 @@
 //! `mooncake demo`: a store on this machine, conversations against it, and every byte checked.
 
+mod disks;
+
 use std::sync::Arc;
 
 use clap::Args;
 use mooncake_store::{BlockingClient, ClientOptions, RealClient};
 
+use disks::Disks;
+
 use super::{Context, block_on, unless_interrupted};
-use crate::cluster::{Cluster, ClusterShape, Process};
+use crate::cluster::{self, Cluster, ClusterShape, Process};
 use crate::config::Size;
 use crate::output::{Exit, Failure};
 use crate::replay::{Plan, Player, replay, serve_lines, totals};
@@ -31,9 +35,12 @@ pub struct DemoArgs {
     /// How many clients to start.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub clients: u16,
-    /// How much memory each node lends.
-    #[arg(long, value_name = "SIZE", default_value_t = Size::of(256 << 20))]
-    pub segment_size: Size,
+    /// How much memory each node lends [default: 256MiB, or 48MiB with --ssd].
+    #[arg(long, value_name = "SIZE")]
+    pub segment_size: Option<Size>,
+    /// Give each node a disk and far too little memory; remove objects, and kill a node, in mid run.
+    #[arg(long)]
+    pub ssd: bool,
     /// How large a block is.
     #[arg(long, value_name = "SIZE", default_value_t = Size::of(256 << 10))]
     pub block_bytes: Size,
@@ -58,6 +65,8 @@ pub struct DemoClientArgs {
 
 /// Blocks of one call.
 const BATCH: u32 = 16;
+/// What each disk may take.
+const DISK_BYTES: u64 = 4 << 30;
 
 /// Runs the command; "no" when a byte was wrong or an operation failed.
 ///
@@ -65,7 +74,7 @@ const BATCH: u32 = 16;
 ///
 /// When the store cannot be started.
 pub fn run(args: &DemoArgs, context: &Context) -> Result<Exit, Failure> {
-    if args.block_bytes.bytes() == 0 || args.block_bytes.bytes() > args.segment_size.bytes() {
+    if args.block_bytes.bytes() == 0 || args.block_bytes.bytes() > args.segment_bytes() {
         let what = format!("a block of {} does not fit into a node", args.block_bytes);
         return Err(Failure::new(what).remedy("--block-bytes 256KiB"));
     }
@@ -83,13 +92,32 @@ pub fn run(args: &DemoArgs, context: &Context) -> Result<Exit, Failure> {
     Ok(summary.is_clean().into())
 }
 
+impl DemoArgs {
+    fn segment_bytes(&self) -> u64 {
+        let usual = if self.ssd { 48 << 20 } else { 256 << 20 };
+        self.segment_size.map_or(usual, Size::bytes)
+    }
+}
+
 async fn show(args: &DemoArgs, context: &Context, plan: Plan) -> Result<Summary, Failure> {
-    let cluster = Cluster::start(ClusterShape {
+    let folder = match args.ssd {
+        true => Some(
+            tempfile::tempdir()
+                .map_err(|error| Failure::new("there is no folder for the disks").because(error))?,
+        ),
+        false => None,
+    };
+    let disks = folder.as_ref().map(|folder| cluster::Disks {
+        folder: folder.path().to_owned(),
+        bytes: DISK_BYTES,
+    });
+    let mut cluster = Cluster::start(ClusterShape {
         nodes: args.nodes,
-        segment_bytes: args.segment_size.bytes(),
+        segment_bytes: args.segment_bytes(),
         high_watermark: 0.90,
         low_watermark: 0.85,
         reserves: true,
+        disks,
     })
     .await?;
     let run = format!("demo-{:08x}", rand::random::<u32>());
@@ -118,7 +146,19 @@ async fn show(args: &DemoArgs, context: &Context, plan: Plan) -> Result<Summary,
         .output
         .progress(plan.requests.len() as u64, "requests");
     // The clients' input ends when their run does, and they with it.
-    let mut summary = replay(&plan, clients, &bar, context.output).await?;
+    let replayed = replay(&plan, clients, &bar, context.output);
+    let mut summary = match args.ssd {
+        true => {
+            let mut disks = Disks::prepare(&cluster, &observer, &run).await?;
+            let interlude = disks.interlude(&mut cluster, &bar);
+            let (summary, interlude) = tokio::join!(replayed, interlude);
+            interlude?;
+            let mut summary = summary?;
+            summary.disks = Some(disks.settle(&cluster).await?);
+            summary
+        }
+        false => replayed.await?,
+    };
     let (evicted, nodes) = totals(observer.master())
         .await
         .map_err(|fault| Failure::new("the master cannot be asked").because(fault))?;

@@ -88,6 +88,7 @@ impl Tally {
             evicted_objects: 0,
             seconds: took.as_secs_f64(),
             nodes: Vec::new(),
+            disks: None,
             cpp: None,
         }
     }

@@ -76,6 +76,7 @@ pub(super) async fn idle() -> Result<Vec<Figure>, Failure> {
         high_watermark: 0.95,
         low_watermark: 0.9,
         reserves: true,
+        disks: None,
     };
     let cluster = Cluster::start(shape).await?;
     let client = connect(cluster.address()).await?;

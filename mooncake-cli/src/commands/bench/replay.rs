@@ -144,6 +144,7 @@ fn shape(args: &ReplayArgs, requests: &[Request]) -> ClusterShape {
         // Without pauses minutes of the trace pass in a moment of ours: what is kept for one would
         // be kept beyond all bounds, and the more of it the faster the machine.
         reserves: args.speed.is_some(),
+        disks: None,
     }
 }
 

@@ -44,6 +44,7 @@ impl Site {
             high_watermark: 1.0,
             low_watermark: 1.0,
             reserves: false,
+            disks: None,
         };
         let (cluster, address) = match master {
             Some(master) => (None, master.to_owned()),
