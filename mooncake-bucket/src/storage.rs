@@ -67,6 +67,8 @@ pub(crate) struct Storage {
     pub(crate) unsealed: Mutex<Vec<Arc<Appender>>>,
     /// Held by the put that evicts for all that need room.
     pub(crate) making_room: Mutex<()>,
+    /// Held by the one that rewrites the log of tombstones.
+    trimming: Mutex<()>,
     /// What the last look at the directory found.
     pub(crate) audited: Mutex<Option<Audit>>,
     /// Compactions that the disk did not let end.
@@ -147,6 +149,7 @@ impl Storage {
             closed: AtomicBool::new(false),
             unsealed: Mutex::default(),
             making_room: Mutex::default(),
+            trimming: Mutex::default(),
             audited: Mutex::default(),
             unfinished: Mutex::default(),
             held: Mutex::default(),
@@ -441,6 +444,9 @@ impl Storage {
 
     /// The same, if it has so many bytes.
     pub(crate) fn trim_log_from(&self, worth_bytes: u64) -> io::Result<()> {
+        // One at a time: what is refused by now would be allowed by another one that ends later, although that one has kept, or
+        // not even seen, the tombstone that kills what is put then.
+        let _turn = self.trimming.lock();
         if !self.log.is_worth_trimming(worth_bytes, &self.pen()) {
             return Ok(());
         }
