@@ -228,7 +228,9 @@ impl TombstoneLog {
         let done = trimmed.and_then(|keep| self.rewrite(&keep, &numbers, pen));
         let mut state = self.state.lock();
         state.writing = false;
-        state.trimmed_bytes = pen.controls.log_bytes();
+        if done.is_ok() {
+            state.trimmed_bytes = pen.controls.log_bytes();
+        }
         // After a failure a new log is begun: the old ones say only what is true, as many of them as are left.
         self.done.notify_all();
         done
