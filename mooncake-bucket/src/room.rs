@@ -3,6 +3,7 @@
 //! Puts leave some room to compactions and tombstones, or a storage that is full could never free any.
 
 use std::{
+    collections::HashSet,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -16,7 +17,6 @@ use crate::{
     counters::Counters,
     error::{GcError, PutError},
     format::{BLOCK, file_name::FileName, footer, group::Plan},
-    index::Entry,
     storage::Storage,
 };
 
@@ -290,15 +290,23 @@ impl Storage {
 
     /// Evicts one bucket, as the policy says; `None`: there is none.
     fn evict_one(&self) -> Option<u32> {
+        let mut failed = HashSet::new();
         loop {
-            let id = choose(self.config.eviction, &self.ranks())?;
+            let mut ranks = self.ranks();
+            ranks.retain(|rank| !failed.contains(&rank.id));
+            let id = choose(self.config.eviction, &ranks)?;
             match self.evict(id) {
                 Ok(_) => return Some(id),
                 // Somebody else has it, or made the room.
                 Err(GcError::Unavailable { .. }) => {}
                 Err(error) => {
                     tracing::warn!(bucket = id, %error, "a bucket could not be evicted");
-                    return None;
+                    if self.bucket(id).is_none() {
+                        return Some(id);
+                    }
+                    // Another one may go, unless it is the log that keeps all of them.
+                    self.log.commit(&[], &self.pen()).ok()?;
+                    failed.insert(id);
                 }
             }
         }
@@ -331,13 +339,7 @@ impl Storage {
         let leaving = self.leaving.begin();
         let (mut records, mut gone) = (0, Vec::new());
         if bucket.live_records.load(Ordering::Relaxed) > 0 {
-            let entries = self
-                .load_entries(bucket)
-                .map_err(GcError::io("reading a footer"))?;
-            let entries: Vec<_> = entries
-                .iter()
-                .map(|entry| Entry::new(bucket.id, entry))
-                .collect();
+            let entries = self.entries_of(bucket);
             for entry in &entries {
                 if self.index.purge(entry) {
                     bucket.count_dead(entry.span());

@@ -196,6 +196,20 @@ impl Storage {
         bucket.load_entries(|| self.open_file(bucket))
     }
 
+    /// The same of a bucket that is to go; if its footer cannot be read, those that can be found.
+    pub(crate) fn entries_of(&self, bucket: &Bucket) -> Vec<Entry> {
+        match self.load_entries(bucket) {
+            Ok(entries) => {
+                let entries = entries.iter();
+                entries.map(|entry| Entry::new(bucket.id, entry)).collect()
+            }
+            Err(error) => {
+                tracing::warn!(bucket = bucket.id, %error, "a footer could not be read");
+                self.index.of_bucket(bucket.id)
+            }
+        }
+    }
+
     /// A bucket has no file any more.
     pub(crate) fn forget(&self, bucket: &Bucket) {
         self.buckets.write().remove(&bucket.id);
