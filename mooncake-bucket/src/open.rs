@@ -13,6 +13,7 @@ use std::{
 use parking_lot::Mutex;
 
 use crate::{
+    append::Appender,
     bucket::{Bucket, Stage},
     config::BucketConfig,
     disk::{Disk, LockFailure, replace},
@@ -467,10 +468,14 @@ fn settle(
         .store(live.records.load(Ordering::Relaxed), Ordering::Relaxed);
     storage.set_file_bytes(&bucket, file_bytes);
     let renamed = seal(storage, &bucket, name, &entries, unsealed).map_err(failed())?;
-    if bucket.stage() != Stage::Sealed {
+    let bucket = Arc::new(bucket);
+    if let Some(tail) = unsealed.filter(|_| bucket.stage() != Stage::Sealed) {
         *bucket.entries.lock() = entries;
+        let file = storage.disk.open(&name.text()).map_err(failed())?;
+        let appender = Appender::found(Arc::clone(&bucket), file, tail);
+        storage.unsealed.lock().push(Arc::new(appender));
     }
-    storage.buckets.write().insert(id, Arc::new(bucket));
+    storage.buckets.write().insert(id, bucket);
     Ok(renamed)
 }
 

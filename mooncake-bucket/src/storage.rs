@@ -335,6 +335,8 @@ impl Storage {
             }
         }
         if seal {
+            // From here on somebody is about to seal it, which is worth waiting for.
+            appender.bucket.set_stage(Stage::Closed);
             let sealer = self.sealer.lock().clone();
             let left = match sealer {
                 Some(sealer) => sealer
