@@ -267,7 +267,8 @@ impl Graves {
         match rewritten {
             // A full disk is no reason not to serve: what is dead is known, and the logs that say so stay.
             Err(error) if is_full(&error) => {
-                for stone in needed {
+                // Only what they do not say in so many words is owed: who owes nothing can let go of dead buckets.
+                for stone in needed.into_iter().filter(|stone| !self.all.contains(stone)) {
                     storage.log.note(stone);
                 }
                 // They would kill what is put anew as well, wherever that is.

@@ -15,7 +15,7 @@ use crate::{
     bucket::{Bucket, Stage},
     config::Eviction,
     counters::Counters,
-    error::{GcError, PutError},
+    error::{GcError, PutError, is_full},
     format::{BLOCK, file_name::FileName, footer, group::Plan},
     storage::Storage,
 };
@@ -350,7 +350,10 @@ impl Storage {
         }
         // What is dead in other buckets since something here is later must stay so without this one. Nothing dies of
         // what nobody finds any more, so by now all of that is noted.
-        let durable = self.log.commit(&[], &self.pen());
+        let durable = match self.log.commit(&[], &self.pen()) {
+            Err(error) if is_full(&error) && gone.is_empty() && self.owes_nothing(bucket) => Ok(()),
+            durable => durable,
+        };
         let durable = durable.map_err(GcError::io("writing tombstones"));
         if let Err(error) = durable.and_then(|()| self.unlink(bucket)) {
             // The file may outlive this, but nothing in it.
@@ -361,6 +364,19 @@ impl Storage {
         }
         drop(leaving);
         Ok(records)
+    }
+
+    /// Whether none of the tombstones that have no room is of what a record of this bucket, in which nothing is alive, keeps
+    /// dead: the later life of each is durable elsewhere. So the bucket may go, which is what makes room for them.
+    fn owes_nothing(&self, bucket: &Bucket) -> bool {
+        self.log.all_waiting(|stone| {
+            stone.bucket == bucket.id
+                || self.index.get(stone.hash).is_some_and(|later| {
+                    let older =
+                        (stone.incarnation, stone.bucket) < (later.incarnation, later.bucket);
+                    older && later.bucket != bucket.id
+                })
+        })
     }
 
     /// Takes a bucket in which nothing is alive from the disk.

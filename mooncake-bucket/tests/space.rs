@@ -920,3 +920,56 @@ fn a_bucket_that_a_start_had_no_room_to_seal_is_sealed_once_there_is_some() {
     let backend = open(&disk, self::config());
     assert_eq!(backend.recovery().reopened_buckets, 0);
 }
+
+/// Nothing may be written, not even that something is dead, but what is dead can go.
+#[test]
+fn a_dead_bucket_can_go_from_a_disk_without_any_room() {
+    let disk = SimDisk::new();
+    let backend = open(&disk, config());
+    let all = |seq: u64, keys: std::ops::Range<u64>| {
+        for key in keys {
+            let (text, value) = (key.to_string(), vec![seq as u8; 10_000]);
+            let put = Put::new(Name::key(&text), life(seq), &value);
+            backend.put(put).unwrap();
+        }
+        backend.seal();
+    };
+    // One bucket that dies, one of which a part does, and one with the later lives.
+    all(1, 0..10);
+    all(1, 10..20);
+    all(2, 0..15);
+    let sealed = backend.sealed_buckets();
+    disk.set_capacity(Some(measured(&disk)));
+    let report = backend.retire_bucket(sealed[0]).unwrap();
+    assert!(report.reclaimed_bytes > 100_000, "{report:?}");
+    assert_eq!(backend.accounting().file_bytes, measured(&disk));
+    disk.cut_power();
+    for seed in 0..20 {
+        let disk = disk.after_power_loss(seed);
+        let backend = open(&disk, config());
+        for key in 0..20 {
+            let found = backend.get(Name::key(&key.to_string()), None).unwrap();
+            let later = if key < 15 { 2 } else { 1 };
+            assert_eq!(found.incarnation, life(later), "{key}");
+        }
+    }
+}
+
+/// A start that has no room for a log of its own knows that what it would say is said already.
+#[test]
+fn a_dead_bucket_can_go_after_a_start_without_any_room() {
+    let disk = SimDisk::new();
+    let backend = filled(&disk, 60, &(0..30).collect::<Vec<_>>());
+    drop(backend);
+    disk.set_capacity(Some(measured(&disk)));
+    let backend = open(&disk, config());
+    let found = backend.gc_candidates(&GcConfig::default());
+    assert_eq!(found[0].kind, CandidateKind::Dead);
+    backend.retire_bucket(found[0].bucket).unwrap();
+    assert!((0..60).all(|key| here(&backend, key) == (key >= 30)));
+    disk.cut_power();
+    for seed in 0..10 {
+        let backend = open(&disk.after_power_loss(seed), config());
+        assert!((0..60).all(|key| here(&backend, key) == (key >= 30)));
+    }
+}
