@@ -65,6 +65,8 @@ pub struct SeenBucket {
     pub dead_records: u64,
     /// Records that are not whole, as far as they were looked at: in a bucket that grows, of puts under way.
     pub broken_records: u64,
+    /// Of those, how many have whole ones of later puts behind them: they went bad, unless a crash ended several puts at once.
+    pub passed_records: u64,
     /// What is wrong with it: nothing of it can be read, or, if it has records, its index was made anew.
     pub flaw: Option<Flaw>,
 }

@@ -352,6 +352,15 @@ fn scan_all(
     }
     let mut results = results.into_inner();
     results.sort_unstable_by_key(|(id, _, _)| *id);
+    let unreadable = |scanned: &Scanned| matches!(scanned, Scanned::Damaged(Flaw::Unreadable));
+    let lost = results.iter().filter(|(_, _, scanned)| unreadable(scanned));
+    if 2 * lost.count() >= results.len().max(1) {
+        // That is not a bucket, that is the disk, and it may come back.
+        return Err(OpenError::Io {
+            what: "reading the buckets".into(),
+            source: io::Error::other(Flaw::Unreadable),
+        });
+    }
     let mut renamed = false;
     for (id, name, scanned) in results {
         renamed |= settle(storage, survey, id, name, scanned, &shells[&id], recovery)?;
@@ -444,6 +453,7 @@ fn settle(
             unsealed,
             broken,
             rebuilt,
+            ..
         } => {
             recovery.broken_records += broken;
             recovery.rebuilt_buckets += u64::from(rebuilt);

@@ -485,7 +485,7 @@ impl DiskFile for SimFile {
         let end = at + into.len() as u64;
         let unreadable = state.unreadable.get(&self.number);
         if unreadable.is_some_and(|range| at.max(range.start) < end.min(range.end)) {
-            return Err(io::Error::other("the disk cannot read this"));
+            return Err(io::Error::from_raw_os_error(libc::EIO));
         }
         let seen = &state.files[&self.number].seen;
         let from = seen.len().min(at as usize);

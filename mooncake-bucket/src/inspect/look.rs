@@ -200,6 +200,7 @@ impl Inspection {
                 live_records: 0,
                 dead_records: 0,
                 broken_records: 0,
+                passed_records: 0,
                 flaw: None,
             };
             match scanned {
@@ -213,12 +214,13 @@ impl Inspection {
                     bucket,
                     entries,
                     broken,
+                    passed,
                     rebuilt,
                     file_bytes,
                     ..
                 } => {
                     seen.created = self.born(*name);
-                    seen.broken_records = broken;
+                    (seen.broken_records, seen.passed_records) = (broken, passed);
                     // Who has it open writes to it.
                     seen.file_bytes = file_bytes;
                     self.totals.file_bytes += file_bytes.saturating_sub(*listed_bytes);
