@@ -99,6 +99,8 @@ pub struct Totals {
     pub damaged_buckets: u64,
     /// What the logs say is dead.
     pub tombstones: u64,
+    /// Buckets that went whenever they were to be read: whoever has it open moved or dropped what was in them.
+    pub gone_buckets: u64,
     /// Logs whose last frame is not whole: of a removal that is under way, or that a crash ended.
     pub torn_logs: u64,
     /// Logs that are damaged otherwise: nobody can open the directory before an operator decides.
