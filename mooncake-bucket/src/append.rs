@@ -70,6 +70,17 @@ impl Appender {
         }
     }
 
+    /// Of a bucket that was found without a footer, which would go at `tail`: nothing more is written to it.
+    pub(crate) fn found(bucket: Arc<Bucket>, file: Arc<dyn DiskFile>, tail: u64) -> Self {
+        let appender = Self::new(bucket, None, file);
+        {
+            let mut state = appender.state.lock();
+            state.tail = tail;
+            state.closed = true;
+        }
+        appender
+    }
+
     pub(crate) fn file(&self) -> &Arc<dyn DiskFile> {
         &self.file
     }

@@ -126,19 +126,22 @@ impl OpenOptions {
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 fn keep_house(storage: &Weak<Storage>, full: &Receiver<Arc<Appender>>) {
-    let mut audited = Instant::now();
+    let (mut looked, mut audited) = (Instant::now(), Instant::now());
     loop {
-        let next = full.recv_timeout(LOOK_EVERY);
+        let next = full.recv_timeout(LOOK_EVERY.saturating_sub(looked.elapsed()));
         let Some(storage) = storage.upgrade() else {
             return;
         };
         match next {
             Ok(appender) => storage.seal_or_warn(&appender),
-            Err(RecvTimeoutError::Timeout) => {
-                maintain(&storage);
-                storage.audit_if_due(&mut audited);
-            }
+            Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
+        }
+        // However much there is to seal: old buckets and the log must not wait for that to end.
+        if looked.elapsed() >= LOOK_EVERY {
+            maintain(&storage);
+            storage.audit_if_due(&mut audited);
+            looked = Instant::now();
         }
     }
 }

@@ -50,6 +50,8 @@ pub(crate) struct Bucket {
     claimed: AtomicBool,
     /// When it was last read, in milliseconds of the storage's clock.
     pub(crate) read_at: AtomicU64,
+    /// When a record of it could last not be read to be copied, plus 1, in the same milliseconds; 0: never.
+    pub(crate) unreadable_at: AtomicU64,
     /// Its records, while the file does not say them.
     pub(crate) entries: Mutex<Vec<FooterEntry>>,
 }
@@ -69,6 +71,7 @@ impl Bucket {
             moving_to: AtomicU32::new(0),
             claimed: AtomicBool::new(false),
             read_at: AtomicU64::new(0),
+            unreadable_at: AtomicU64::new(0),
             entries: Mutex::new(Vec::new()),
         }
     }

@@ -35,6 +35,19 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
     )
 }
 
+/// What is wrong with what was read.
+pub(crate) fn flaw_of(error: &io::Error) -> Option<&Flaw> {
+    error.get_ref()?.downcast_ref()
+}
+
+/// Whether the disk has lost what is to be read: neither another program nor the system's state is to blame.
+pub(crate) fn is_unreadable(error: &io::Error) -> bool {
+    let codes = [libc::EIO, libc::ENODATA, libc::EBADMSG, libc::EUCLEAN];
+    error
+        .raw_os_error()
+        .is_some_and(|code| codes.contains(&code))
+}
+
 /// An error of the disk that several callers are told of.
 pub(crate) fn copy(error: &io::Error) -> io::Error {
     match error.raw_os_error() {

@@ -330,6 +330,18 @@ impl Index {
         there
     }
 
+    /// All that is known to lie in a bucket, in the order in which it does. Looks at every record there is.
+    pub(crate) fn of_bucket(&self, bucket: u32) -> Vec<Entry> {
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.read();
+            let entries = shard.table.iter().map(|number| *shard.entry(*number));
+            all.extend(entries.filter(|entry| entry.bucket == bucket));
+        }
+        all.sort_unstable_by_key(|entry| entry.unit);
+        all
+    }
+
     /// Takes in a record that a start has found. Of two of the same key the later life stays; what does not is
     /// returned.
     pub(crate) fn recover(&self, entry: Entry) -> Option<Entry> {

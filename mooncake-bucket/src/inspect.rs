@@ -65,6 +65,8 @@ pub struct SeenBucket {
     pub dead_records: u64,
     /// Records that are not whole, as far as they were looked at: in a bucket that grows, of puts under way.
     pub broken_records: u64,
+    /// Of those, how many have whole ones of later puts behind them: they went bad, unless a crash ended several puts at once.
+    pub passed_records: u64,
     /// What is wrong with it: nothing of it can be read, or, if it has records, its index was made anew.
     pub flaw: Option<Flaw>,
 }
@@ -97,6 +99,8 @@ pub struct Totals {
     pub damaged_buckets: u64,
     /// What the logs say is dead.
     pub tombstones: u64,
+    /// Buckets that went whenever they were to be read: whoever has it open moved or dropped what was in them.
+    pub gone_buckets: u64,
     /// Logs whose last frame is not whole: of a removal that is under way, or that a crash ended.
     pub torn_logs: u64,
     /// Logs that are damaged otherwise: nobody can open the directory before an operator decides.

@@ -13,6 +13,7 @@ use std::{
 use parking_lot::Mutex;
 
 use crate::{
+    append::Appender,
     bucket::{Bucket, Stage},
     config::BucketConfig,
     disk::{Disk, LockFailure, replace},
@@ -266,7 +267,8 @@ impl Graves {
         match rewritten {
             // A full disk is no reason not to serve: what is dead is known, and the logs that say so stay.
             Err(error) if is_full(&error) => {
-                for stone in needed {
+                // Only what they do not say in so many words is owed: who owes nothing can let go of dead buckets.
+                for stone in needed.into_iter().filter(|stone| !self.all.contains(stone)) {
                     storage.log.note(stone);
                 }
                 // They would kill what is put anew as well, wherever that is.
@@ -350,6 +352,15 @@ fn scan_all(
     }
     let mut results = results.into_inner();
     results.sort_unstable_by_key(|(id, _, _)| *id);
+    let unreadable = |scanned: &Scanned| matches!(scanned, Scanned::Damaged(Flaw::Unreadable));
+    let lost = results.iter().filter(|(_, _, scanned)| unreadable(scanned));
+    if 2 * lost.count() >= results.len().max(1) {
+        // That is not a bucket, that is the disk, and it may come back.
+        return Err(OpenError::Io {
+            what: "reading the buckets".into(),
+            source: io::Error::other(Flaw::Unreadable),
+        });
+    }
     let mut renamed = false;
     for (id, name, scanned) in results {
         renamed |= settle(storage, survey, id, name, scanned, &shells[&id], recovery)?;
@@ -442,6 +453,7 @@ fn settle(
             unsealed,
             broken,
             rebuilt,
+            ..
         } => {
             recovery.broken_records += broken;
             recovery.rebuilt_buckets += u64::from(rebuilt);
@@ -467,10 +479,14 @@ fn settle(
         .store(live.records.load(Ordering::Relaxed), Ordering::Relaxed);
     storage.set_file_bytes(&bucket, file_bytes);
     let renamed = seal(storage, &bucket, name, &entries, unsealed).map_err(failed())?;
-    if bucket.stage() != Stage::Sealed {
+    let bucket = Arc::new(bucket);
+    if let Some(tail) = unsealed.filter(|_| bucket.stage() != Stage::Sealed) {
         *bucket.entries.lock() = entries;
+        let file = storage.disk.open(&name.text()).map_err(failed())?;
+        let appender = Appender::found(Arc::clone(&bucket), file, tail);
+        storage.unsealed.lock().push(Arc::new(appender));
     }
-    storage.buckets.write().insert(id, Arc::new(bucket));
+    storage.buckets.write().insert(id, bucket);
     Ok(renamed)
 }
 

@@ -3,6 +3,7 @@
 //! Puts leave some room to compactions and tombstones, or a storage that is full could never free any.
 
 use std::{
+    collections::HashSet,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -14,9 +15,8 @@ use crate::{
     bucket::{Bucket, Stage},
     config::Eviction,
     counters::Counters,
-    error::{GcError, PutError},
+    error::{GcError, PutError, is_full},
     format::{BLOCK, file_name::FileName, footer, group::Plan},
-    index::Entry,
     storage::Storage,
 };
 
@@ -290,15 +290,23 @@ impl Storage {
 
     /// Evicts one bucket, as the policy says; `None`: there is none.
     fn evict_one(&self) -> Option<u32> {
+        let mut failed = HashSet::new();
         loop {
-            let id = choose(self.config.eviction, &self.ranks())?;
+            let mut ranks = self.ranks();
+            ranks.retain(|rank| !failed.contains(&rank.id));
+            let id = choose(self.config.eviction, &ranks)?;
             match self.evict(id) {
                 Ok(_) => return Some(id),
                 // Somebody else has it, or made the room.
                 Err(GcError::Unavailable { .. }) => {}
                 Err(error) => {
                     tracing::warn!(bucket = id, %error, "a bucket could not be evicted");
-                    return None;
+                    if self.bucket(id).is_none() {
+                        return Some(id);
+                    }
+                    // Another one may go, unless it is the log that keeps all of them.
+                    self.log.commit(&[], &self.pen()).ok()?;
+                    failed.insert(id);
                 }
             }
         }
@@ -331,13 +339,7 @@ impl Storage {
         let leaving = self.leaving.begin();
         let (mut records, mut gone) = (0, Vec::new());
         if bucket.live_records.load(Ordering::Relaxed) > 0 {
-            let entries = self
-                .load_entries(bucket)
-                .map_err(GcError::io("reading a footer"))?;
-            let entries: Vec<_> = entries
-                .iter()
-                .map(|entry| Entry::new(bucket.id, entry))
-                .collect();
+            let entries = self.entries_of(bucket);
             for entry in &entries {
                 if self.index.purge(entry) {
                     bucket.count_dead(entry.span());
@@ -348,7 +350,10 @@ impl Storage {
         }
         // What is dead in other buckets since something here is later must stay so without this one. Nothing dies of
         // what nobody finds any more, so by now all of that is noted.
-        let durable = self.log.commit(&[], &self.pen());
+        let durable = match self.log.commit(&[], &self.pen()) {
+            Err(error) if is_full(&error) && gone.is_empty() && self.owes_nothing(bucket) => Ok(()),
+            durable => durable,
+        };
         let durable = durable.map_err(GcError::io("writing tombstones"));
         if let Err(error) = durable.and_then(|()| self.unlink(bucket)) {
             // The file may outlive this, but nothing in it.
@@ -359,6 +364,19 @@ impl Storage {
         }
         drop(leaving);
         Ok(records)
+    }
+
+    /// Whether none of the tombstones that have no room is of what a record of this bucket, in which nothing is alive, keeps
+    /// dead: the later life of each is durable elsewhere. So the bucket may go, which is what makes room for them.
+    fn owes_nothing(&self, bucket: &Bucket) -> bool {
+        self.log.all_waiting(|stone| {
+            stone.bucket == bucket.id
+                || self.index.get(stone.hash).is_some_and(|later| {
+                    let older =
+                        (stone.incarnation, stone.bucket) < (later.incarnation, later.bucket);
+                    older && later.bucket != bucket.id
+                })
+        })
     }
 
     /// Takes a bucket in which nothing is alive from the disk.

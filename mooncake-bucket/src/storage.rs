@@ -67,6 +67,8 @@ pub(crate) struct Storage {
     pub(crate) unsealed: Mutex<Vec<Arc<Appender>>>,
     /// Held by the put that evicts for all that need room.
     pub(crate) making_room: Mutex<()>,
+    /// Held by the one that rewrites the log of tombstones.
+    trimming: Mutex<()>,
     /// What the last look at the directory found.
     pub(crate) audited: Mutex<Option<Audit>>,
     /// Compactions that the disk did not let end.
@@ -147,6 +149,7 @@ impl Storage {
             closed: AtomicBool::new(false),
             unsealed: Mutex::default(),
             making_room: Mutex::default(),
+            trimming: Mutex::default(),
             audited: Mutex::default(),
             unfinished: Mutex::default(),
             held: Mutex::default(),
@@ -191,6 +194,20 @@ impl Storage {
     /// All records that were written to a bucket, dead or not.
     pub(crate) fn load_entries(&self, bucket: &Bucket) -> io::Result<Vec<FooterEntry>> {
         bucket.load_entries(|| self.open_file(bucket))
+    }
+
+    /// The same of a bucket that is to go; if its footer cannot be read, those that can be found.
+    pub(crate) fn entries_of(&self, bucket: &Bucket) -> Vec<Entry> {
+        match self.load_entries(bucket) {
+            Ok(entries) => {
+                let entries = entries.iter();
+                entries.map(|entry| Entry::new(bucket.id, entry)).collect()
+            }
+            Err(error) => {
+                tracing::warn!(bucket = bucket.id, %error, "a footer could not be read");
+                self.index.of_bucket(bucket.id)
+            }
+        }
     }
 
     /// A bucket has no file any more.
@@ -318,6 +335,8 @@ impl Storage {
             }
         }
         if seal {
+            // From here on somebody is about to seal it, which is worth waiting for.
+            appender.bucket.set_stage(Stage::Closed);
             let sealer = self.sealer.lock().clone();
             let left = match sealer {
                 Some(sealer) => sealer
@@ -441,6 +460,9 @@ impl Storage {
 
     /// The same, if it has so many bytes.
     pub(crate) fn trim_log_from(&self, worth_bytes: u64) -> io::Result<()> {
+        // One at a time: what is refused by now would be allowed by another one that ends later, although that one has kept, or
+        // not even seen, the tombstone that kills what is put then.
+        let _turn = self.trimming.lock();
         if !self.log.is_worth_trimming(worth_bytes, &self.pen()) {
             return Ok(());
         }

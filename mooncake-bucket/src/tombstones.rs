@@ -74,6 +74,16 @@ impl TombstoneLog {
         state.added += 1;
     }
 
+    /// Whether that is so of all that is not durable, and not just being made so.
+    pub(crate) fn all_waiting(&self, is_so: impl Fn(&Tombstone) -> bool) -> bool {
+        // Records are locked before the log, so nothing is asked about them with it locked.
+        let waiting = {
+            let state = self.state.lock();
+            (!state.writing).then(|| state.waiting.clone())
+        };
+        waiting.is_some_and(|waiting| waiting.iter().all(is_so))
+    }
+
     /// Returns once `tombstones`, and all that were added before, are durable.
     pub(crate) fn commit(&self, tombstones: &[Tombstone], pen: &Pen<'_>) -> io::Result<()> {
         let mut state = self.state.lock();
@@ -228,7 +238,9 @@ impl TombstoneLog {
         let done = trimmed.and_then(|keep| self.rewrite(&keep, &numbers, pen));
         let mut state = self.state.lock();
         state.writing = false;
-        state.trimmed_bytes = pen.controls.log_bytes();
+        if done.is_ok() {
+            state.trimmed_bytes = pen.controls.log_bytes();
+        }
         // After a failure a new log is begun: the old ones say only what is true, as many of them as are left.
         self.done.notify_all();
         done

@@ -227,6 +227,94 @@ impl Disk for Renaming {
     }
 }
 
+/// A disk that somebody is busy with: a bucket that is to be read has just got its last name, and what is in the last one has
+/// just moved to a new one.
+#[derive(Debug)]
+struct Busy {
+    disk: SimDisk,
+    moves: bool,
+    opened: AtomicU64,
+}
+
+impl Disk for Busy {
+    fn list(&self) -> io::Result<Vec<Found>> {
+        self.disk.list()
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        self.opened.fetch_add(1, Ordering::Relaxed);
+        let files = self.disk.list()?.into_iter().map(|file| file.name);
+        let last = files.filter(|name| name.ends_with(".bucket")).max();
+        if let Some(number) = name.strip_suffix(".open") {
+            self.disk.rename(name, &format!("{number}.bucket"))?;
+        } else if self.moves && last.as_deref() == Some(name) {
+            let number = u32::from_str_radix(&name[..8], 16).unwrap();
+            let content = self.disk.content(name).unwrap();
+            self.disk.remove(name)?;
+            self.disk
+                .plant(&format!("{:08x}.bucket", number + 1), content);
+        }
+        self.disk.open(name)
+    }
+
+    fn create(&self, _: &str) -> io::Result<Arc<dyn DiskFile>> {
+        panic!("nothing is changed")
+    }
+
+    fn rename(&self, _: &str, _: &str) -> io::Result<()> {
+        panic!("nothing is changed")
+    }
+
+    fn remove(&self, _: &str) -> io::Result<()> {
+        panic!("nothing is changed")
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        panic!("nothing is changed")
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        self.disk.space()
+    }
+
+    fn lock(&self, _: &str) -> Result<Box<dyn Send + Sync>, LockFailure> {
+        panic!("nobody is kept out")
+    }
+}
+
+#[test]
+fn who_looks_beside_a_busy_holder_reads_each_bucket_once_and_is_told_what_went() {
+    for moves in [false, true] {
+        let disk = SimDisk::new();
+        let backend = open(&disk);
+        for key in 0..60 {
+            put(&backend, key, 1);
+            backend.seal();
+        }
+        let sealed = backend.sealed_buckets();
+        drop(backend);
+        let names = ["open", "bucket"].map(|kind| format!("{:08x}.{kind}", sealed[7]));
+        disk.rename(&names[1], &names[0]).unwrap();
+        let busy = Arc::new(Busy {
+            disk,
+            moves,
+            opened: AtomicU64::new(0),
+        });
+        let inspection = Inspection::open_on(Arc::<Busy>::clone(&busy)).unwrap();
+        let opened = busy.opened.load(Ordering::Relaxed);
+        let totals = inspection.totals();
+        // One goes each time that it looks, until it has looked often enough.
+        let gone = u64::from(moves);
+        assert_eq!((totals.gone_buckets, totals.buckets), (gone, 60 - gone));
+        assert_eq!(
+            (totals.sealed_buckets, totals.damaged_buckets),
+            (60 - gone, 0)
+        );
+        assert_eq!(live(&inspection).len() as u64, 60 - gone);
+        assert!(opened < 5 * 60, "{opened} files were opened");
+    }
+}
+
 #[test]
 fn a_bucket_that_gets_its_last_name_during_the_look_is_not_missed() {
     let disk = SimDisk::new();

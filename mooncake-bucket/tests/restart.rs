@@ -315,6 +315,107 @@ fn a_bucket_of_another_version_of_the_format_is_refused_and_left_as_it_is() {
     assert_eq!(open(&disk).unwrap().recovery().quarantined_files, 1);
 }
 
+/// Three sealed buckets with a key each.
+fn three(disk: &SimDisk) -> Vec<String> {
+    let backend = open(disk).unwrap();
+    for key in ["a", "b", "c"] {
+        put(&backend, key, 1);
+        backend.seal();
+    }
+    drop(backend);
+    let files = names(disk).into_iter();
+    files.filter(|name| name.ends_with(".bucket")).collect()
+}
+
+#[test]
+fn a_bucket_with_a_part_of_another_version_is_refused_and_left_as_it_is() {
+    // The end of a sealed bucket, and the head of a group in one that a crash left open.
+    for sealed in [true, false] {
+        let disk = SimDisk::new();
+        let file = three(&disk).remove(1);
+        let name = match sealed {
+            true => file.clone(),
+            false => file.replace(".bucket", ".open"),
+        };
+        let end = disk.content(&file).unwrap().len();
+        let (at, version, sum) = match sealed {
+            true => (end - 64, 4, 60),
+            false => (4096, 4, 60),
+        };
+        disk.rename(&file, &name).unwrap();
+        let change = |to: u8| {
+            disk.damage(&name, |bytes| {
+                bytes[at + version] = to;
+                let checksum = crc32c::crc32c(&bytes[at..at + sum]);
+                bytes[at + sum..at + sum + 4].copy_from_slice(&checksum.to_le_bytes());
+            });
+        };
+        change(2);
+        let before = disk.content(&name);
+        let opened = open(&disk);
+        let Err(OpenError::Damaged { file, flaw }) = opened else {
+            panic!("{opened:?}")
+        };
+        assert_eq!((file, flaw), (name.clone(), Flaw::Version(2)));
+        assert_eq!(disk.content(&name), before);
+        change(1);
+        let backend = open(&disk).unwrap();
+        assert!(["a", "b", "c"].map(|key| get(&backend, key)) == [Some(1); 3]);
+    }
+}
+
+#[test]
+fn a_bucket_that_the_disk_cannot_read_does_not_keep_the_others_closed() {
+    let disk = SimDisk::new();
+    let files = three(&disk);
+    let end = disk.content(&files[1]).unwrap().len() as u64;
+    // Its index.
+    disk.fail_reads(&files[1], end - 64..u64::MAX);
+    let backend = open(&disk).unwrap();
+    assert_eq!(backend.recovery().rebuilt_buckets, 1);
+    assert!(["a", "b", "c"].map(|key| get(&backend, key)) == [Some(1); 3]);
+    drop(backend);
+    // A value of a bucket that a crash left open, beside another one.
+    let opened = open(&disk).unwrap();
+    for key in ["d", "e"] {
+        put(&opened, key, 1);
+    }
+    let open_file = names(&disk)
+        .into_iter()
+        .find(|name| name.ends_with(".open"))
+        .unwrap();
+    disk.cut_power();
+    drop(opened);
+    let crashed = disk.after_power_loss(3);
+    let at = crashed.content(&open_file).unwrap().len() as u64 - 4096;
+    crashed.fail_reads(&open_file, at..u64::MAX);
+    let backend = open(&crashed).unwrap();
+    assert_eq!((get(&backend, "d"), get(&backend, "e")), (Some(1), None));
+    drop(backend);
+    let disk = disk.after_power_loss(4);
+    // All of them: that is the disk, and nothing is touched.
+    for file in &files {
+        disk.fail_reads(file, 0..u64::MAX);
+    }
+    let before = names(&disk);
+    assert!(matches!(open(&disk), Err(OpenError::Io { .. })));
+    assert_eq!(names(&disk), before);
+    // One of them.
+    for file in [&files[0], &files[2]] {
+        disk.fail_reads(file, 0..0);
+    }
+    let backend = open(&disk).unwrap();
+    assert_eq!(backend.recovery().quarantined_files, 1);
+    let found = ["a", "b", "c"].map(|key| get(&backend, key));
+    assert_eq!(found, [Some(1), None, Some(1)]);
+    // What is not served may be put and removed, and does not come back once it can be read.
+    put(&backend, "b", 2);
+    remove(&backend, "b", 2);
+    drop(backend);
+    disk.fail_reads(&format!("{}.quarantined", files[1]), 0..0);
+    assert_eq!(get(&open(&disk).unwrap(), "b"), None);
+}
+
 #[test]
 fn a_damaged_value_is_an_error_and_its_neighbours_are_served() {
     let disk = SimDisk::new();

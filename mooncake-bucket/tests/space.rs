@@ -1,7 +1,13 @@
 //! Where bytes go: capacity, full disks, eviction, collection.
 #![expect(clippy::unwrap_used, reason = "the helpers below are part of tests")]
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use mooncake_bucket::{
     BucketConfig, BucketGcWorker, BucketStorageBackend, CandidateKind, Disk, Eviction, GcConfig,
@@ -723,4 +729,247 @@ fn a_storage_that_goes_does_not_wait_for_its_worker_nor_leave_it_behind() {
     assert!((0..50).all(|key| here(&backend, key) == (key >= 30)));
     assert!(worker.scan_candidates().is_empty());
     worker.stop_and_join();
+}
+
+fn bucket_file(bucket: u32) -> String {
+    format!("{bucket:08x}.bucket")
+}
+
+#[test]
+fn a_bucket_whose_footer_cannot_be_read_is_evicted_like_any_other() {
+    for damaged in [false, true] {
+        let disk = SimDisk::new();
+        let mut config = config();
+        config.capacity_bytes = 2 << 20;
+        config.eviction = Eviction::Fifo;
+        let backend = open(&disk, config);
+        for key in 0..60 {
+            put(&backend, key, 10_000).unwrap();
+        }
+        let first = bucket_file(backend.sealed_buckets()[0]);
+        let bytes = disk.content(&first).unwrap().len();
+        if damaged {
+            disk.damage(&first, |content| content[bytes - 64..].fill(0));
+        } else {
+            disk.fail_reads(&first, bytes as u64 - 4096..u64::MAX);
+        }
+        for key in 60..400 {
+            put(&backend, key, 10_000).unwrap();
+        }
+        assert!(!here(&backend, 0) && disk.content(&first).is_none());
+        let kept = (0..400).filter(|key| here(&backend, *key)).count() as u64;
+        let (counts, accounting) = (backend.counts(), backend.accounting());
+        assert_eq!((kept, counts.refused_full), (backend.len(), 0));
+        assert_eq!(counts.evicted_records, 400 - kept);
+        assert_eq!(accounting.live_records, kept);
+        assert_eq!(accounting.file_bytes, measured(&disk));
+    }
+}
+
+#[test]
+fn a_bucket_that_the_disk_does_not_let_go_does_not_keep_the_others_from_being_evicted() {
+    let begin = |disk: &SimDisk| {
+        let mut config = config();
+        config.capacity_bytes = 2 << 20;
+        config.eviction = Eviction::Fifo;
+        open(disk, config)
+    };
+    // Which put evicts first. Nothing is replaced, so its first step is that the bucket goes.
+    let backend = begin(&SimDisk::new());
+    let mut evicts = 0;
+    loop {
+        put(&backend, evicts, 10_000).unwrap();
+        if backend.counts().evicted_buckets > 0 {
+            break;
+        }
+        evicts += 1;
+    }
+    let disk = SimDisk::new();
+    let backend = begin(&disk);
+    for key in 0..evicts {
+        put(&backend, key, 10_000).unwrap();
+    }
+    let sealed = backend.sealed_buckets();
+    disk.fail_at(disk.steps(), std::io::ErrorKind::Other);
+    put(&backend, evicts, 10_000).unwrap();
+    let left = backend.sealed_buckets();
+    assert!(left.contains(&sealed[0]) && !left.contains(&sealed[1]));
+    assert_eq!(backend.counts().refused_full, 0);
+    assert!(here(&backend, evicts) && !here(&backend, 0));
+    assert_eq!(backend.accounting().file_bytes, measured(&disk));
+    // What failed once is done by and by.
+    put(&backend, evicts + 1, 100).unwrap();
+    backend.evict_bucket(sealed[0]).unwrap();
+    assert_eq!(backend.accounting().file_bytes, measured(&disk));
+}
+
+#[test]
+fn a_record_that_the_disk_cannot_read_does_not_keep_a_worker_from_other_buckets() {
+    let disk = SimDisk::new();
+    let dead: Vec<_> = (0..100).filter(|key| key % 4 != 0).collect();
+    let backend = filled(&disk, 100, &dead);
+    let all = backend.gc_candidates(&GcConfig::default());
+    let worst = all[0].bucket;
+    let file = bucket_file(worst);
+    // All of its values, and not what says where they are.
+    let bytes = all[0].file_bytes;
+    disk.fail_reads(&file, 4096..bytes - 4096);
+    let footer = bucket_file(all[1].bucket);
+    disk.fail_reads(&footer, all[1].file_bytes - 64..u64::MAX);
+    let mut gc = GcConfig::default();
+    gc.bytes_per_second = 0;
+    gc.operations_per_second = 0;
+    gc.interval = Duration::from_millis(1);
+    let worker = BucketGcWorker::start(&backend, gc).unwrap();
+    let left = || {
+        let left = backend.gc_candidates(&gc).into_iter();
+        left.map(|candidate| candidate.bucket).collect::<Vec<_>>()
+    };
+    while left() != [worst] {
+        std::thread::yield_now();
+    }
+    worker.stop_and_join();
+    disk.fail_reads(&file, 0..0);
+    for key in 0..100 {
+        assert_eq!(here(&backend, key), key % 4 == 0, "{key}");
+    }
+    assert_eq!(backend.counts().lost_records, 0);
+    backend.compact_buckets(&[worst]).unwrap();
+    assert!((0..100).all(|key| here(&backend, key) == (key % 4 == 0)));
+    let accounting = backend.accounting();
+    assert_eq!(accounting.file_bytes, measured(&disk), "{accounting:?}");
+}
+
+#[test]
+fn what_is_old_is_sealed_however_much_else_there_is_to_seal() {
+    let disk = SimDisk::new();
+    let mut config = config();
+    config.lanes = 4;
+    config.bucket_records = 1;
+    config.housekeeping = true;
+    config.bucket_age = Duration::from_millis(1);
+    let backend = open(&disk, config);
+    disk.set_sync_time(Duration::from_millis(2));
+    let stop = AtomicBool::new(false);
+    let stopped = || stop.load(Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        for caller in 1..4 {
+            let (backend, stopped) = (&backend, &stopped);
+            scope.spawn(move || {
+                let mut number = 0;
+                while !stopped() {
+                    let key = format!("{caller}-{number}");
+                    let name = Name::key(&key);
+                    backend
+                        .put(Put::new(name, life(1), b"v").group(caller))
+                        .unwrap();
+                    number += 1;
+                }
+            });
+        }
+        while backend.counts().sealed < 20 {
+            std::thread::yield_now();
+        }
+        put(&backend, 77, 100).unwrap();
+        let sealed = || {
+            let names = disk.list().unwrap().into_iter().map(|file| file.name);
+            let mut sealed = names.filter(|name| name.ends_with(".bucket"));
+            sealed.any(|name| {
+                let bytes = disk.content(&name).unwrap_or_default();
+                bytes.windows(100).any(|window| window == [77; 100])
+            })
+        };
+        let patience = Instant::now() + Duration::from_secs(20);
+        while !sealed() && Instant::now() < patience {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(sealed(), "it waits for an end of the others");
+    });
+}
+
+/// As a crash leaves it: a bucket without its last name, and no room to end it.
+#[test]
+fn a_bucket_that_a_start_had_no_room_to_seal_is_sealed_once_there_is_some() {
+    let disk = SimDisk::new();
+    let backend = open(&disk, config());
+    for key in 0..20 {
+        put(&backend, key, 100).unwrap();
+    }
+    disk.cut_power();
+    drop(backend);
+    let disk = disk.after_process_death();
+    let mut config = config();
+    config.eviction = Eviction::Fifo;
+    config.housekeeping = true;
+    config.capacity_bytes = 1 << 20;
+    // The footer is what does not fit, after the directory is synced.
+    disk.fail_at(1, std::io::ErrorKind::StorageFull);
+    let backend = open(&disk, config);
+    while backend.sealed_buckets().is_empty() {
+        std::thread::yield_now();
+    }
+    assert!((0..20).all(|key| here(&backend, key)));
+    // It goes like any other when its turn comes.
+    for key in 20..200 {
+        put(&backend, key, 10_000).unwrap();
+    }
+    assert!(!here(&backend, 0));
+    assert_eq!(backend.counts().refused_full, 0);
+    drop(backend);
+    let backend = open(&disk, self::config());
+    assert_eq!(backend.recovery().reopened_buckets, 0);
+}
+
+/// Nothing may be written, not even that something is dead, but what is dead can go.
+#[test]
+fn a_dead_bucket_can_go_from_a_disk_without_any_room() {
+    let disk = SimDisk::new();
+    let backend = open(&disk, config());
+    let all = |seq: u64, keys: std::ops::Range<u64>| {
+        for key in keys {
+            let (text, value) = (key.to_string(), vec![seq as u8; 10_000]);
+            let put = Put::new(Name::key(&text), life(seq), &value);
+            backend.put(put).unwrap();
+        }
+        backend.seal();
+    };
+    // One bucket that dies, one of which a part does, and one with the later lives.
+    all(1, 0..10);
+    all(1, 10..20);
+    all(2, 0..15);
+    let sealed = backend.sealed_buckets();
+    disk.set_capacity(Some(measured(&disk)));
+    let report = backend.retire_bucket(sealed[0]).unwrap();
+    assert!(report.reclaimed_bytes > 100_000, "{report:?}");
+    assert_eq!(backend.accounting().file_bytes, measured(&disk));
+    disk.cut_power();
+    for seed in 0..20 {
+        let disk = disk.after_power_loss(seed);
+        let backend = open(&disk, config());
+        for key in 0..20 {
+            let found = backend.get(Name::key(&key.to_string()), None).unwrap();
+            let later = if key < 15 { 2 } else { 1 };
+            assert_eq!(found.incarnation, life(later), "{key}");
+        }
+    }
+}
+
+/// A start that has no room for a log of its own knows that what it would say is said already.
+#[test]
+fn a_dead_bucket_can_go_after_a_start_without_any_room() {
+    let disk = SimDisk::new();
+    let backend = filled(&disk, 60, &(0..30).collect::<Vec<_>>());
+    drop(backend);
+    disk.set_capacity(Some(measured(&disk)));
+    let backend = open(&disk, config());
+    let found = backend.gc_candidates(&GcConfig::default());
+    assert_eq!(found[0].kind, CandidateKind::Dead);
+    backend.retire_bucket(found[0].bucket).unwrap();
+    assert!((0..60).all(|key| here(&backend, key) == (key >= 30)));
+    disk.cut_power();
+    for seed in 0..10 {
+        let backend = open(&disk.after_power_loss(seed), config());
+        assert!((0..60).all(|key| here(&backend, key) == (key >= 30)));
+    }
 }

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     fmt, io,
+    ops::Range,
     sync::Arc,
 };
 
@@ -41,6 +42,8 @@ struct State {
     steps: u64,
     cut_at: Option<u64>,
     fail: HashMap<u64, io::ErrorKind>,
+    /// By file, what of it cannot be read.
+    unreadable: HashMap<u64, Range<u64>>,
     lost: bool,
     capacity: Option<u64>,
     syncs: u64,
@@ -111,6 +114,7 @@ impl SimDisk {
             steps: 0,
             cut_at: None,
             fail: HashMap::new(),
+            unreadable: HashMap::new(),
             lost: false,
             capacity: None,
             syncs: 0,
@@ -143,6 +147,13 @@ impl SimDisk {
     /// Step `step` fails and changes nothing.
     pub fn fail_at(&self, step: u64, kind: io::ErrorKind) {
         self.state.lock().fail.insert(step, kind);
+    }
+
+    /// What lies in `range` of a file cannot be read, until it is called with an empty one. Writing changes nothing about that.
+    pub fn fail_reads(&self, name: &str, range: Range<u64>) {
+        let mut state = self.state.lock();
+        let number = state.names[name];
+        state.unreadable.insert(number, range);
     }
 
     /// The power fails now.
@@ -193,6 +204,7 @@ impl SimDisk {
             steps: 0,
             cut_at: None,
             fail: HashMap::new(),
+            unreadable: HashMap::new(),
             lost: false,
             capacity: state.capacity,
             syncs: 0,
@@ -215,6 +227,7 @@ impl SimDisk {
             steps: 0,
             cut_at: None,
             fail: HashMap::new(),
+            unreadable: HashMap::new(),
             lost: false,
             capacity: state.capacity,
             syncs: 0,
@@ -469,6 +482,11 @@ impl DiskFile for SimFile {
     fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<usize> {
         let state = self.state.lock();
         state.alive()?;
+        let end = at + into.len() as u64;
+        let unreadable = state.unreadable.get(&self.number);
+        if unreadable.is_some_and(|range| at.max(range.start) < end.min(range.end)) {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
         let seen = &state.files[&self.number].seen;
         let from = seen.len().min(at as usize);
         let read = into.len().min(seen.len() - from);

@@ -57,6 +57,9 @@ pub enum Flaw {
     /// It is another life of the object.
     #[error("it is another incarnation")]
     Incarnation,
+    /// The disk fails to read it.
+    #[error("the disk cannot read it")]
+    Unreadable,
     /// Its length is not what is known of it.
     #[error("its length is wrong")]
     Length,

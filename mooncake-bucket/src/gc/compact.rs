@@ -221,12 +221,8 @@ impl Storage {
     ) -> Result<Copies, GcError> {
         let (mut copies, mut tail) = (Copies::default(), target.tail());
         for source in sources {
-            let entries = self
-                .load_entries(source)
-                .map_err(GcError::io("reading a footer"))?;
             let (mut portion, mut bytes) = (Vec::new(), 0);
-            for entry in &entries {
-                let entry = Entry::new(source.id, entry);
+            for entry in self.entries_of(source) {
                 if !self.index.is_live(&entry) {
                     if self.index.is_here(&entry) {
                         copies.left.push(entry);
@@ -236,7 +232,13 @@ impl Storage {
                 if !pace(entry.span(), 1) {
                     return Err(GcError::Stopped);
                 }
-                match self.read_raw(source, entry)? {
+                let read = self.read_raw(source, entry).inspect_err(|_| {
+                    // The others need not wait for it.
+                    source
+                        .unreadable_at
+                        .store(self.now_ms() + 1, Ordering::Relaxed);
+                });
+                match read? {
                     Ok(raw) => {
                         bytes += entry.span();
                         portion.push(raw);

@@ -25,6 +25,9 @@ pub struct BucketGcWorker {
 /// Whoever closes the storage waits no longer than this for a worker that waits.
 const LOOK_UP: Duration = Duration::from_millis(50);
 
+/// A bucket in which the disk cannot read a record is left alone for so long.
+const READ_AGAIN: Duration = Duration::from_secs(60);
+
 #[derive(Debug)]
 struct Shared {
     stop: Mutex<bool>,
@@ -131,7 +134,10 @@ fn run(storage: &Weak<Storage>, shared: &Shared, config: &GcConfig) {
         let Some(strong) = storage.upgrade() else {
             return;
         };
-        let found = strong.candidates(config);
+        let mut found = strong.candidates(config);
+        found.retain(|candidate| {
+            candidate.kind == CandidateKind::Dead || !is_unreadable(&strong, candidate.bucket)
+        });
         let dead = found
             .iter()
             .take_while(|candidate| candidate.kind == CandidateKind::Dead);
@@ -157,6 +163,15 @@ fn run(storage: &Weak<Storage>, shared: &Shared, config: &GcConfig) {
             return;
         }
     }
+}
+
+/// Whether the disk could not read a bucket just now. It may by and by, and the others need not wait for that.
+fn is_unreadable(storage: &Storage, bucket: u32) -> bool {
+    let Some(bucket) = storage.bucket(bucket) else {
+        return false;
+    };
+    let at = bucket.unreadable_at.load(Ordering::Relaxed);
+    at != 0 && storage.now_ms().saturating_sub(at) < READ_AGAIN.as_millis() as u64
 }
 
 fn collect(storage: &Storage, shared: &Shared, batch: &[Candidate]) -> Result<GcReport, GcError> {

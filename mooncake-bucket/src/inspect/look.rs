@@ -32,9 +32,9 @@ use crate::{
 const ATTEMPTS: usize = 20;
 
 pub(super) fn look(disk: &Arc<dyn Disk>) -> Result<Inspection, OpenError> {
-    let mut attempt = 1;
+    let (mut attempt, mut scans) = (1, Scans::default());
     loop {
-        match look_once(disk) {
+        match look_once(disk, &mut scans, attempt == ATTEMPTS) {
             Err(OpenError::Io { source, .. })
                 if source.kind() == io::ErrorKind::NotFound && attempt < ATTEMPTS =>
             {
@@ -43,6 +43,14 @@ pub(super) fn look(disk: &Arc<dyn Disk>) -> Result<Inspection, OpenError> {
             looked => return looked,
         }
     }
+}
+
+/// Buckets that were read, with the names that they had then. Those that never change are not read again when something
+/// else went, or nobody would be done beside a busy holder.
+type Scans = BTreeMap<u32, (FileName, Scanned)>;
+
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
 }
 
 /// A listing may miss a file that is given another name meanwhile: it counts once the names are the same before and
@@ -68,7 +76,7 @@ fn names(disk: &dyn Disk) -> Result<BTreeSet<FileName>, OpenError> {
         .collect())
 }
 
-fn look_once(disk: &Arc<dyn Disk>) -> Result<Inspection, OpenError> {
+fn look_once(disk: &Arc<dyn Disk>, scans: &mut Scans, last: bool) -> Result<Inspection, OpenError> {
     let mut survey = survey(&**disk)?;
     let (identity, created) = identify(&**disk, &survey)?;
     let mut totals = Totals {
@@ -94,7 +102,7 @@ fn look_once(disk: &Arc<dyn Disk>) -> Result<Inspection, OpenError> {
         }
     }
     totals.tombstones = tombstones.len() as u64;
-    resolve(&**disk, &mut survey, identity, &mut flaws)?;
+    resolve(&**disk, &mut survey, identity, &mut flaws, last)?;
     let mut inspection = Inspection {
         disk: Arc::clone(disk),
         identity,
@@ -106,7 +114,8 @@ fn look_once(disk: &Arc<dyn Disk>) -> Result<Inspection, OpenError> {
         totals,
         flaws,
     };
-    inspection.read_buckets(&survey)?;
+    inspection.scan_buckets(&survey, scans, last)?;
+    inspection.read_buckets(&survey, scans);
     Ok(inspection)
 }
 
@@ -133,6 +142,7 @@ fn resolve(
     survey: &mut Survey,
     identity: [u8; 16],
     flaws: &mut Vec<(String, Flaw)>,
+    last: bool,
 ) -> Result<(), OpenError> {
     for number in std::mem::take(&mut survey.transitions) {
         let name = FileName::Transition(number);
@@ -154,6 +164,15 @@ fn resolve(
             continue;
         }
         let failed = OpenError::io(format!("reading the target of {}", name.text()));
+        // It may get its last name meanwhile, or go as well.
+        let sealed = FileName::Sealed(target);
+        let here = here.map(|name| match disk.open(&name.text()) {
+            Err(error) if is_gone(&error) => sealed,
+            _ => name,
+        });
+        if !last && let Some(Err(error)) = here.map(|name| disk.open(&name.text())) {
+            return Err(failed(error));
+        }
         let whole = here.map_or(Ok(None), |name| whole_bytes(disk, name, target, identity));
         for source in &sources {
             survey.buckets.remove(source);
@@ -182,13 +201,48 @@ impl Dead {
 }
 
 impl Inspection {
-    fn read_buckets(&mut self, survey: &Survey) -> Result<(), OpenError> {
+    /// Reads what was not read before. What went in vain again and again is counted.
+    fn scan_buckets(
+        &mut self,
+        survey: &Survey,
+        scans: &mut Scans,
+        last: bool,
+    ) -> Result<(), OpenError> {
         let hasher = Hasher::new(self.identity);
+        scans.retain(|id, (name, _)| {
+            matches!(name, FileName::Sealed(_)) && survey.buckets.contains_key(id)
+        });
+        for (id, (listed, _)) in &survey.buckets {
+            if scans.contains_key(id) {
+                continue;
+            }
+            let read = |name| scan(&*self.disk, name, *id, self.identity, &hasher);
+            let sealed = FileName::Sealed(*id);
+            let (name, scanned) = match read(*listed) {
+                Err(error) if is_gone(&error) && *listed != sealed => (sealed, read(sealed)),
+                scanned => (*listed, scanned),
+            };
+            match scanned {
+                Err(error) if last && is_gone(&error) => self.totals.gone_buckets += 1,
+                Err(error) => {
+                    return Err(OpenError::io(format!("reading {}", name.text()))(error));
+                }
+                Ok(scanned) => {
+                    scans.insert(*id, (name, scanned));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read_buckets(&mut self, survey: &Survey, scans: &mut Scans) {
         let dead = Dead(self.tombstones.iter().map(|(_, stone)| *stone).collect());
         let mut live: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
-        for (id, (name, listed_bytes)) in &survey.buckets {
-            let scanned = scan(&*self.disk, *name, *id, self.identity, &hasher)
-                .map_err(OpenError::io(format!("reading {}", name.text())))?;
+        for (id, (_, listed_bytes)) in &survey.buckets {
+            let Some((name, scanned)) = scans.remove(id) else {
+                self.totals.file_bytes -= listed_bytes;
+                continue;
+            };
             let mut seen = SeenBucket {
                 id: *id,
                 file: name.text(),
@@ -200,6 +254,7 @@ impl Inspection {
                 live_records: 0,
                 dead_records: 0,
                 broken_records: 0,
+                passed_records: 0,
                 flaw: None,
             };
             match scanned {
@@ -213,12 +268,13 @@ impl Inspection {
                     bucket,
                     entries,
                     broken,
+                    passed,
                     rebuilt,
                     file_bytes,
                     ..
                 } => {
-                    seen.created = self.born(*name);
-                    seen.broken_records = broken;
+                    seen.created = self.born(name);
+                    (seen.broken_records, seen.passed_records) = (broken, passed);
                     // Who has it open writes to it.
                     seen.file_bytes = file_bytes;
                     self.totals.file_bytes += file_bytes.saturating_sub(*listed_bytes);
@@ -241,7 +297,7 @@ impl Inspection {
                     }
                     let sealed = bucket.stage() == Stage::Sealed;
                     let looked = Looked {
-                        name: *name,
+                        name,
                         bucket,
                         walked: (!sealed).then_some(entries),
                     };
@@ -251,7 +307,6 @@ impl Inspection {
             self.seen.push(seen);
         }
         self.add_up(&live);
-        Ok(())
     }
 
     fn add_up(&mut self, live: &BTreeMap<u32, (u64, u64)>) {

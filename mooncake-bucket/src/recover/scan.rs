@@ -5,6 +5,7 @@ use std::io;
 use crate::{
     bucket::{Bucket, Stage, read_footer},
     disk::{Disk, read_exact},
+    error::{flaw_of, is_unreadable},
     format::{
         BLOCK, Flaw,
         file_name::FileName,
@@ -26,6 +27,8 @@ pub(crate) enum Scanned {
         unsealed: Option<u64>,
         /// Records that are not whole.
         broken: u64,
+        /// Of those, how many lie before whole ones that came later.
+        passed: u64,
         /// It was sealed once, and its footer is damaged.
         rebuilt: bool,
     },
@@ -45,6 +48,7 @@ pub(crate) fn scan(
     let head = match read_exact(&*file, 0, BLOCK as usize) {
         Ok(block) => Head::decode(&block, head::BUCKET),
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(Flaw::Short),
+        Err(error) if is_unreadable(&error) => Err(Flaw::Unreadable),
         Err(error) => return Err(error),
     };
     let head = match head {
@@ -64,16 +68,33 @@ pub(crate) fn scan(
                     entries,
                     unsealed: None,
                     broken: 0,
+                    passed: 0,
                     rebuilt: false,
                 });
             }
-            Err(error) => match error.kind() {
-                io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => {}
+            Err(error) => match (error.kind(), flaw_of(&error)) {
+                // It is whole, and for a program that knows it.
+                (_, Some(Flaw::Version(version))) => {
+                    return Ok(Scanned::Damaged(Flaw::Version(*version)));
+                }
+                (io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof, _) => {}
+                // The records themselves may fare better.
+                _ if is_unreadable(&error) => {}
                 _ => return Err(error),
             },
         }
     }
-    let walked = walk(&*file, head.stamp, hasher)?;
+    let walked = match walk(&*file, head.stamp, hasher) {
+        // Nobody knows whether it has none.
+        Ok(walked) if walked.unreadable && walked.entries.is_empty() => {
+            return Ok(Scanned::Damaged(Flaw::Unreadable));
+        }
+        Ok(walked) => walked,
+        Err(error) => match flaw_of(&error) {
+            Some(flaw) => return Ok(Scanned::Damaged(*flaw)),
+            None => return Err(error),
+        },
+    };
     let bucket = Bucket::new(id, head.stamp, Stage::Closed, None);
     Ok(Scanned::Whole {
         bucket,
@@ -81,6 +102,7 @@ pub(crate) fn scan(
         entries: walked.entries,
         unsealed: Some(walked.tail),
         broken: walked.broken,
+        passed: walked.passed,
         rebuilt: was_sealed,
     })
 }

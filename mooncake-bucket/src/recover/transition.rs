@@ -5,7 +5,7 @@ use std::io;
 use crate::{
     bucket::read_footer,
     disk::{Disk, read_exact},
-    error::OpenError,
+    error::{OpenError, flaw_of},
     format::{
         BLOCK, Flaw,
         control::Control,
@@ -147,10 +147,6 @@ pub(crate) fn whole_bytes(
             _ => Err(error),
         },
     }
-}
-
-fn flaw_of(error: &io::Error) -> Option<&Flaw> {
-    error.get_ref()?.downcast_ref()
 }
 
 fn remove(disk: &dyn Disk, name: FileName) -> io::Result<()> {

@@ -4,6 +4,7 @@ use std::io;
 
 use crate::{
     disk::DiskFile,
+    error::is_unreadable,
     format::{
         BLOCK, Flaw,
         footer::FooterEntry,
@@ -21,6 +22,10 @@ pub(crate) struct Walk {
     pub(crate) tail: u64,
     /// Records that are not whole, as far as they could be counted.
     pub(crate) broken: u64,
+    /// Of those, how many lie before a group with a whole record.
+    pub(crate) passed: u64,
+    /// The disk could not read something, be it of records or not.
+    pub(crate) unreadable: bool,
 }
 
 /// So much is read at once.
@@ -33,17 +38,29 @@ struct Window<'a> {
     end: u64,
     at: u64,
     bytes: Vec<u8>,
+    /// The disk could not read something.
+    unreadable: bool,
 }
 
 impl Window<'_> {
-    /// What is at `at`; shorter than `length` only where the file ends.
+    /// What is at `at`; shorter than `length` only where the file ends, and empty where the disk cannot read it.
     fn get(&mut self, at: u64, length: usize) -> io::Result<&[u8]> {
         let left = usize::try_from(self.end.saturating_sub(at)).unwrap_or(usize::MAX);
         let length = length.min(left);
         let end = at + length as u64;
         if at < self.at || end > self.at + self.bytes.len() as u64 {
             self.bytes.resize(length.max(WINDOW.min(left)), 0);
-            let read = self.file.read_at(at, &mut self.bytes)?;
+            let mut read = self.file.read_at(at, &mut self.bytes);
+            if read.as_ref().is_err_and(is_unreadable) {
+                // What is asked for may be readable, and only what is ahead of it not.
+                self.unreadable = true;
+                self.bytes.truncate(length);
+                read = self.file.read_at(at, &mut self.bytes);
+            }
+            let read = match read {
+                Err(error) if is_unreadable(&error) => 0,
+                read => read?,
+            };
             self.bytes.truncate(read);
             self.at = at;
         }
@@ -62,6 +79,7 @@ pub(crate) fn walk(file: &dyn DiskFile, stamp: u64, hasher: &Hasher) -> io::Resu
         end,
         at: 0,
         bytes: Vec::new(),
+        unreadable: false,
     };
     let mut found = Walk {
         tail: BLOCK,
@@ -70,19 +88,29 @@ pub(crate) fn walk(file: &dyn DiskFile, stamp: u64, hasher: &Hasher) -> io::Resu
     let mut at = BLOCK;
     while at < end {
         let head = window.get(at, GROUP_HEAD as usize)?;
-        let Ok(head) = GroupHead::decode(head, stamp, at) else {
+        let decoded = GroupHead::decode(head, stamp, at);
+        if let Err(flaw @ Flaw::Version(_)) = decoded
+            && GroupHead::is_marked(head, stamp)
+        {
+            // It is whole, and for a program that knows it: a footer would end what only that one can read.
+            return Err(io::Error::new(io::ErrorKind::InvalidData, flaw));
+        }
+        let Ok(head) = decoded else {
             let marked = GroupHead::is_marked(head, stamp);
             at = skip_group(&mut window, at, stamp, marked, &mut found)?;
             continue;
         };
+        let before = found.broken;
         let whole = walk_group(&mut window, &head, hasher, &mut found)?;
         // The length of a group that is not whole is as good as its head, which was.
         let after = at.saturating_add(head.bytes);
         if whole > 0 {
+            found.passed = before;
             found.tail = after.min(end.next_multiple_of(BLOCK));
         }
         at = after;
     }
+    found.unreadable = window.unreadable;
     Ok(found)
 }
 
@@ -255,5 +283,33 @@ mod tests {
         let found = walk(&file, 5, &Hasher::new([1; 16])).unwrap();
         assert_eq!((found.entries.len(), found.broken), (1, 1));
         assert_eq!(found.tail, END_OF_UNITS);
+    }
+
+    #[test]
+    fn what_is_broken_before_a_later_group_is_told_from_a_torn_end() {
+        let record = NewRecord {
+            name: Name::key("key"),
+            incarnation: Incarnation::new(1, 1),
+            value: b"value",
+        };
+        let plan = Plan::new([record], 4096);
+        let group = |at| Encoded::new(&[record], &plan, 5, at).pieces().concat();
+        let walked = |bad: u64| {
+            let groups = (1..=3).map(|number| {
+                let at = number * BLOCK;
+                let mut bytes = group(at);
+                if number == bad {
+                    let value = bytes.windows(5).position(|window| window == b"value");
+                    bytes[value.unwrap()] ^= 1;
+                }
+                (at, bytes)
+            });
+            let file = Sparse(groups.collect());
+            walk(&file, 5, &Hasher::new([1; 16])).unwrap()
+        };
+        for (bad, expected) in [(0, (0, 0)), (1, (1, 1)), (2, (1, 1)), (3, (1, 0))] {
+            let found = walked(bad);
+            assert_eq!((found.broken, found.passed), expected, "group {bad}");
+        }
     }
 }
