@@ -177,8 +177,9 @@ fn an_offload_in_flight_is_revoked_by_a_remove_and_gets_its_task() {
     let (tasks, _) = store.fetch_offloads(1, 1);
     store.remove(1, "k").unwrap();
     assert_eq!(store.fetch_removes(1, 1).len(), 1);
+    let named = Some(("k", &tasks[0].1));
     assert_eq!(
-        store.notify(1, 1, tasks[0].0, Offloaded::Done),
+        store.notify_of(1, 1, tasks[0].0, named, Offloaded::Done),
         Err(Failure::Revoked)
     );
     assert!(!store.exists(1, "k"));
@@ -352,7 +353,9 @@ fn an_unknown_storage_is_refused_until_it_is_adopted_and_then_keeps_what_is_free
     let mine = other.put(1, "mine", 1000);
     let theirs = other.put(1, "theirs", 1000);
 
-    let mut store = Store::of(MIB, settings(Offload::Eager));
+    let mut store = restarted(Vec::new());
+    store.hello(1);
+    store.mount(1, 1, 0, MIB);
     assert_eq!(
         store.attach(1, 9, false),
         Answer::Refused(Failure::StorageUnknown {
@@ -444,10 +447,10 @@ fn a_task_without_a_result_is_given_out_again_when_its_lease_has_passed() {
     assert_eq!(again, first);
     assert_ne!(lease, 0);
     store.notify(1, 1, again[0].0, Offloaded::Done).unwrap();
-    assert_eq!(
-        store.notify(1, 1, again[0].0, Offloaded::Done),
-        Err(Failure::Revoked)
-    );
+    let named = Some(("k", &object));
+    for outcome in [Offloaded::Done, Offloaded::Failed, Offloaded::Refused] {
+        store.notify_of(1, 1, again[0].0, named, outcome).unwrap();
+    }
     assert_eq!(
         store.lookup(1, &["k"]).1[0]
             .as_ref()
@@ -457,6 +460,163 @@ fn a_task_without_a_result_is_given_out_again_when_its_lease_has_passed() {
         2,
         "{object:?}"
     );
+}
+
+#[test]
+fn law_06_a_result_that_is_told_again_is_answered_as_before_and_costs_no_replica() {
+    let mut store = store(Offload::OnEvict);
+    for n in 0..15 {
+        store.put(1, &format!("k{n}"), MIB / 16);
+    }
+    let (tasks, lease) = store.fetch_offloads(1, 1);
+    store.release(1, lease);
+    let (task, object) = tasks[0].clone();
+    let named = Some(("k0", &object));
+    assert_eq!(
+        store.notify_of(1, 1, task, Some(("k1", &object)), Offloaded::Done),
+        Err(Failure::Revoked),
+        "the task was for something else, and of this no such life is known"
+    );
+    store.notify(1, 1, task, Offloaded::Done).unwrap();
+    // It is evicted now, and the answer was lost.
+    store.notify_of(1, 1, task, named, Offloaded::Done).unwrap();
+    let replicas = |store: &mut Store| {
+        let (lease, found) = store.lookup(1, &["k0"]);
+        if lease != 0 {
+            store.release(1, lease);
+        }
+        found[0].clone().unwrap().replicas
+    };
+    let only = [Replica::LocalDisk { storage: 0 }];
+    assert_eq!(replicas(&mut store)[..], only);
+    // Nothing says what this was for.
+    assert_eq!(
+        store.notify(1, 1, task, Offloaded::Done),
+        Err(Failure::TaskNotFound { task })
+    );
+    // Another life of the master, of which the holder hears before it tells again.
+    store.attach(1, 1, false);
+    assert!(store.reconcile(1, 1, vec![held("k0", &object)]).is_empty());
+    store.notify_of(1, 1, task, named, Offloaded::Done).unwrap();
+    assert_eq!(replicas(&mut store)[..], only);
+    store.remove(1, "k0").unwrap();
+    assert_eq!(
+        store.notify_of(1, 1, task, named, Offloaded::Done),
+        Err(Failure::Revoked)
+    );
+}
+
+#[test]
+fn what_a_reconciliation_has_found_is_not_lost_by_a_task_that_fails_after_it() {
+    let mut store = store(Offload::Eager);
+    let object = store.put(1, "k", 1000);
+    let (tasks, lease) = store.fetch_offloads(1, 1);
+    assert!(store.reconcile(1, 1, vec![held("k", &object)]).is_empty());
+    for outcome in [Offloaded::Failed, Offloaded::Refused] {
+        let named = Some(("k", &object));
+        store.notify_of(1, 1, tasks[0].0, named, outcome).unwrap();
+        store.notify(1, 1, tasks[0].0, outcome).unwrap_err();
+    }
+    store.release(1, lease);
+    evict_all(&mut store);
+    assert!(store.exists(1, "k"));
+    store.drop_replica(1, 1, "k", object.incarnation).unwrap();
+    assert_eq!(store.state.counters().disk_replicas, 0);
+}
+
+#[test]
+fn one_attempt_that_failed_does_not_undo_another_that_is_on_the_disk() {
+    let mut store = store(Offload::Eager);
+    let object = store.put(1, "k", 1000);
+    let (first, _) = store.fetch_offloads(1, 1);
+    store.pass(Duration::from_secs(11), &[1]);
+    let (second, lease) = store.fetch_offloads(1, 1);
+    store.release(1, lease);
+    assert_eq!(first, second);
+    let named = Some(("k", &object));
+    store
+        .notify_of(1, 1, first[0].0, named, Offloaded::Failed)
+        .unwrap();
+    store
+        .notify_of(1, 1, second[0].0, named, Offloaded::Done)
+        .unwrap();
+    assert_eq!(store.fetch_offloads(1, 1).0, [], "it is there");
+    evict_all(&mut store);
+    assert!(store.exists(1, "k"));
+}
+
+#[test]
+fn tasks_that_reconciliations_end_leave_room_for_others() {
+    let mut store = Store::of(64 * MIB, settings(Offload::Eager));
+    store.join_with_disk(1);
+    for round in 0..5 {
+        let mut told = Vec::new();
+        for n in 0..1000 {
+            let key = format!("k{n}");
+            let object = store.put(1, &key, 1000);
+            told.push((key, object));
+        }
+        let (tasks, lease) = store.fetch_offloads(1, 1);
+        assert_eq!(tasks.len(), 1000, "in round {round}");
+        store.release(1, lease);
+        let all = told.iter().map(|(key, object)| held(key, object));
+        assert!(store.reconcile(1, 1, all.collect()).is_empty());
+        for (key, _) in &told {
+            store.remove(1, key).unwrap();
+        }
+        let removes = store.fetch_removes(1, 1);
+        store.acknowledge(1, 1, removes.into_iter().map(|(task, _)| task).collect());
+    }
+}
+
+#[test]
+fn a_task_whose_answer_was_lost_ends_though_its_memory_is_gone() {
+    let mut store = store(Offload::Eager);
+    store.put(1, "k", 1000);
+    let (lost, _) = store.fetch_offloads(1, 1);
+    store.pass(Duration::from_secs(11), &[1]);
+    evict_all(&mut store);
+    let (again, lease) = store.fetch_offloads(1, 1);
+    assert_eq!((again.len(), lease), (1, 0), "there is nothing to read");
+    assert_eq!(again[0].0, lost[0].0);
+    assert!(again[0].1.replicas.is_empty());
+    store.notify(1, 1, again[0].0, Offloaded::Failed).unwrap();
+    let counters = store.state.counters();
+    assert_eq!((counters.objects, counters.disk_replicas), (0, 0));
+}
+
+#[test]
+fn a_reconciliation_that_an_end_of_the_mount_cuts_is_not_continued() {
+    let mut store = store(Offload::Eager);
+    let object = store.put(1, "k", 1000);
+    store.offload_all(1, 1);
+    let call = |page, objects: Vec<_>, last| StorageCall::Reconcile {
+        storage: storage(1),
+        page,
+        objects,
+        last,
+    };
+    assert!(matches!(
+        store.call(1, call(0, vec![held("k", &object)], false)),
+        Answer::Storage(_)
+    ));
+    let storage = storage(1);
+    store.call(1, StorageCall::Unmount { storage });
+    store.hello(2);
+    assert_eq!(store.attach(2, 1, false), Answer::Done);
+    let refused = store.call(2, call(1, Vec::new(), true));
+    assert!(matches!(refused, Answer::Refused(_)), "{refused:?}");
+    assert!(store.reconcile(2, 1, Vec::new()).is_empty());
+    assert_eq!(store.state.counters().disk_replicas, 0, "it is not there");
+}
+
+#[test]
+fn who_is_known_by_a_storage_alone_is_told_that_nothing_of_it_was_resumed() {
+    let mut store = Store::new(settings(Offload::Eager));
+    assert_eq!(store.attach(1, 1, true), Answer::Done);
+    assert_eq!(store.hello(1), Answer::Hello { resumed: false });
+    store.ask(1, Operation::Ping);
+    assert_eq!(store.hello(1), Answer::Hello { resumed: true });
 }
 
 #[test]

@@ -46,6 +46,7 @@ pub(crate) fn fault(failure: Failure) -> Fault {
         Failure::StaleSegment { .. } => (ErrorCode::Stale, Retry::AfterRefresh),
         Failure::StorageNotFound => (ErrorCode::SegmentNotFound, Retry::AfterRefresh),
         Failure::StorageUnknown { .. } => (ErrorCode::UnavailableInCurrentStatus, Retry::Never),
+        Failure::TaskNotFound { .. } => (ErrorCode::TaskNotFound, Retry::Never),
         Failure::TooManyTenants { .. } => (ErrorCode::Busy, Retry::Never),
     };
     Fault::new(code, retry, failure.to_string())

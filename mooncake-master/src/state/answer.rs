@@ -356,6 +356,9 @@ pub enum Failure {
         "storage {storage} has objects of which this master knows nothing: adopt it to keep them, or empty its directory"
     )]
     StorageUnknown { storage: StorageId },
+    /// Nothing is known of the task, nor of what it was for.
+    #[error("task {task} is not known: what it was for is told by the next reconciliation")]
+    TaskNotFound { task: u64 },
     /// No segment could ever hold it.
     #[error("{length} bytes do not fit: the largest segment has {limit}")]
     TooLarge { length: u64, limit: u64 },

@@ -62,8 +62,8 @@ pub use command::{
 };
 pub use durable::{Record, Survey};
 pub use holder::{
-    Dropped, Held, Measured, OffloadResult, Offloaded, Removal, StorageAnswer, StorageCall,
-    StorageUsage,
+    Dropped, Held, Measured, ObjectName, OffloadResult, Offloaded, Removal, StorageAnswer,
+    StorageCall, StorageUsage,
 };
 pub use ids::{
     ClientId, DEFAULT_TENANT, Incarnation, Key, MAX_KEY_BYTES, MAX_NAME_BYTES, MAX_TENANT_BYTES,

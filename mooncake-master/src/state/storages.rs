@@ -318,7 +318,9 @@ impl State {
         let resumed = self.storages.at(slot).identity.holder == client;
         let mut identity = storage.clone();
         if !self.seen(now, client) {
-            let holder = Client::new(None, identity.holder_name.clone(), now);
+            let mut holder = Client::new(None, identity.holder_name.clone(), now);
+            // It has said nothing yet of the segments that it may bring.
+            holder.heard = false;
             self.clients.all.insert(client, holder);
         } else if identity.holder_name.is_empty() {
             identity
@@ -335,7 +337,10 @@ impl State {
         }
         if !storage.mounted {
             storage.mounted = true;
+            // Nothing of an earlier reconciliation counts, begun or ended.
             storage.reconciled = false;
+            storage.next_page = 0;
+            storage.round += 1;
             storage.nudged = false;
             self.storages.mounted.push(slot);
         }
@@ -453,10 +458,10 @@ impl State {
         if storage.adopting {
             self.check_log()?;
             let newest = objects.iter().map(|held| held.incarnation.epoch).max();
-            if let Some(epoch) = newest.filter(|epoch| *epoch > self.epoch) {
+            if let Some(epoch) = newest.filter(|epoch| *epoch >= self.epoch) {
                 return Err(Failure::invalid(format!(
-                    "the storage has objects of epoch {epoch}, and this master is at {}: it cannot \
-                     give out later ones",
+                    "the storage has objects of epoch {epoch}, and this master, which gave it \
+                     nothing, is at {}: it cannot give out later ones",
                     self.epoch
                 )));
             }
