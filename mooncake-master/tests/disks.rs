@@ -413,6 +413,129 @@ fn law_04_pages_that_make_no_sense_are_refused() {
     }
 }
 
+/// Two lives of one key, which no later master knows.
+fn foreign_lives() -> [mooncake_master::state::Held; 2] {
+    let mut other = store(Offload::Off);
+    let first = other.put(1, "k", 1000);
+    other.remove(1, "k").unwrap();
+    let second = other.put(1, "k", 500);
+    [held("k", &first), held("k", &second)]
+}
+
+/// A master that adopts these storages, each brought by the client of its number.
+fn adopting(storages: &[u8], records: Vec<Record>) -> Store {
+    let mut store = restarted(records);
+    store.hello(100);
+    for &id in storages {
+        let storage = storage(id);
+        assert_eq!(store.call(0, StorageCall::Adopt { storage }), Answer::Done);
+        store.hello(u64::from(id));
+        assert_eq!(store.attach(u64::from(id), id, false), Answer::Done);
+    }
+    store
+}
+
+#[test]
+fn law_06_what_is_removed_while_a_storage_is_adopted_does_not_come_back_with_it() {
+    let [first, _] = foreign_lives();
+    // Before it was told.
+    let mut store = adopting(&[8, 9], Vec::new());
+    assert_eq!(store.remove(100, "k"), Err(Failure::ObjectNotFound));
+    assert_eq!(store.reconcile(8, 8, vec![first.clone()]), [0]);
+    assert!(!store.exists(100, "k"));
+
+    // After one has told it, and before the other, in this life and the next one.
+    let mut store = adopting(&[8, 9], Vec::new());
+    assert!(store.reconcile(8, 8, vec![first.clone()]).is_empty());
+    assert!(store.exists(100, "k"));
+    store.remove(100, "k").unwrap();
+    let mut next = adopting(&[8, 9], store.records.clone());
+    for store in [&mut store, &mut next] {
+        assert_eq!(store.reconcile(9, 9, vec![first.clone()]), [0]);
+        assert!(!store.exists(100, "k"));
+    }
+
+    // While it tells, with a new life of its holder in between.
+    let mut store = adopting(&[9], Vec::new());
+    let page = StorageCall::Reconcile {
+        storage: storage(9),
+        page: 0,
+        objects: vec![first.clone()],
+        last: false,
+    };
+    assert!(matches!(store.call(9, page), Answer::Storage(_)));
+    store.call(9, StorageCall::Unmount { storage: storage(9) });
+    store.remove(100, "k").unwrap();
+    store.attach(9, 9, false);
+    assert_eq!(store.reconcile(9, 9, vec![first]), [0]);
+}
+
+#[test]
+fn of_two_adopted_storages_the_later_life_of_a_key_is_kept_whichever_comes_first() {
+    let [first, second] = foreign_lives();
+    for newer_first in [false, true] {
+        let mut store = adopting(&[8, 9], Vec::new());
+        let tell = [(8, &first, &[0][..]), (9, &second, &[])];
+        let tell = match newer_first {
+            true => [tell[1], tell[0]],
+            false => [(8, &first, &[][..]), tell[1]],
+        };
+        for (id, held, gone) in tell {
+            let removed = store.reconcile(u64::from(id), id, vec![held.clone()]);
+            assert_eq!(removed, gone, "{id} when the newer is first: {newer_first}");
+        }
+        let (_, found) = store.lookup(100, &["k"]);
+        assert_eq!(found[0].as_ref().unwrap().incarnation, second.incarnation);
+        let tasks = store.fetch_removes(8, 8).len();
+        assert_eq!(tasks, usize::from(!newer_first), "the earlier one goes");
+    }
+}
+
+#[test]
+fn law_11_removes_are_busy_when_too_many_were_noted_for_a_storage_that_has_not_told() {
+    let limited = Settings {
+        remove_queue_limit: 2,
+        ..settings(Offload::Eager)
+    };
+    let mut store = Store::of(MIB, limited);
+    let storage = storage(9);
+    store.call(0, StorageCall::Adopt { storage });
+    store.put(1, "a", 1000);
+    store.remove(1, "a").unwrap();
+    assert_eq!(store.remove(1, "b"), Err(Failure::ObjectNotFound));
+    store.put(1, "c", 1000);
+    let busy = Failure::AdoptionUnderWay { held: 2 };
+    assert_eq!(store.remove(1, "c"), Err(busy));
+    assert!(store.exists(1, "c"));
+    store.attach(1, 9, false);
+    assert!(store.reconcile(1, 9, Vec::new()).is_empty());
+    store.remove(1, "c").unwrap();
+}
+
+#[test]
+fn law_06_all_that_a_tenant_removed_stays_removed_though_no_storage_was_known_then() {
+    let [first, _] = foreign_lives();
+    let mut store = restarted(Vec::new());
+    store.hello(1);
+    let removed = Answer::Removed { objects: 0 };
+    assert_eq!(store.ask(1, Operation::RemoveAll), removed);
+    let mut store = adopting(&[9], store.records.clone());
+    assert_eq!(store.reconcile(9, 9, vec![first]), [0]);
+}
+
+#[test]
+fn remove_all_is_answered_when_the_holder_of_a_storage_that_is_adopted_dies() {
+    let mut store = adopting(&[9], Vec::new());
+    let Answer::Later { ticket } = store.ask(100, Operation::RemoveAll) else {
+        panic!("it was answered before the holder had removed anything");
+    };
+    let (storage, client) = (storage(9), ClientId(9));
+    let call = StorageCall::Unmount { storage };
+    let effects = store.apply(Command::Storage { client, call }).effects;
+    let settled = |effect: &Effect| matches!(effect, Effect::Settled { ticket: it, .. } if *it == ticket);
+    assert!(effects.iter().any(settled), "{effects:?}");
+}
+
 #[test]
 fn tasks_of_a_dead_holder_go_to_another_disk() {
     let mut store = store(Offload::Eager);

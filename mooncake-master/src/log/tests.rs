@@ -341,6 +341,7 @@ fn record() -> impl Strategy<Value = Record> {
         (storage.clone(), prop::collection::vec(any::<u64>(), 0..9))
             .prop_map(|(storage, tasks)| Record::Acknowledged { storage, tasks }),
         storage.prop_map(|storage| Record::Forgotten { storage }),
+        object().prop_map(|(tenant, key, last)| Record::Gone { tenant, key, last }),
     ]
 }
 

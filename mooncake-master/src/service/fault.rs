@@ -39,6 +39,7 @@ pub(crate) fn fault(failure: Failure) -> Fault {
             ErrorCode::PutInProgress,
             Retry::Later(left.min(WRITER_RETRY)),
         ),
+        Failure::AdoptionUnderWay { .. } => (ErrorCode::Busy, Retry::Later(SPACE_RETRY)),
         Failure::QuarantineFull { .. } => (ErrorCode::Busy, Retry::Later(SPACE_RETRY)),
         Failure::RemovesPileUp { .. } => (ErrorCode::Busy, Retry::Later(SPACE_RETRY)),
         Failure::Revoked => (ErrorCode::Revoked, Retry::Never),

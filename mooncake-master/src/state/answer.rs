@@ -286,6 +286,11 @@ pub struct SegmentUsage {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
+    /// Too many removes wait for a storage that is being adopted to tell what it holds.
+    #[error(
+        "a storage is being adopted: {held} removed keys are noted until it has told what it holds, and no more can be"
+    )]
+    AdoptionUnderWay { held: u64 },
     /// The client leaves too many answers unacknowledged.
     #[error("{held} answers wait to be acknowledged")]
     AnswersPileUp { held: u64 },

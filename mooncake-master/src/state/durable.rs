@@ -68,6 +68,15 @@ pub enum Record {
         /// Numbers of tasks.
         tasks: Vec<(StorageId, u64)>,
     },
+    /// A key is gone, whatever a storage tells that is being adopted.
+    Gone {
+        /// Whose.
+        tenant: String,
+        /// The key.
+        key: Key,
+        /// Up to this incarnation.
+        last: Incarnation,
+    },
     /// A holder has removed what these tasks name.
     Acknowledged {
         /// Where.
@@ -127,7 +136,7 @@ impl State {
         match record {
             Record::Storage { id, adopting } => {
                 let slot = self.storages.know(*id, capacity);
-                self.storages.at_mut(slot).adopting = *adopting;
+                self.set_adopting(slot, *adopting);
             }
             Record::Held {
                 storage,
@@ -188,6 +197,11 @@ impl State {
                     incarnation: *last,
                 };
                 self.replay_tasks(&removal, tasks);
+            }
+            Record::Gone { tenant, key, last } => {
+                if let Ok(tenant) = self.tenants.intern(tenant) {
+                    self.take_mark(tenant, key.clone(), *last);
+                }
             }
             Record::Acknowledged { storage, tasks } => {
                 if let Some(slot) = self.storages.find(*storage) {
@@ -328,6 +342,13 @@ impl State {
                         tenant: self.tenants.name(*tenant).to_string(),
                         last: *last,
                         tasks: Vec::new(),
+                    });
+                }
+                for ((tenant, key), last) in &self.marks {
+                    into.push(Record::Gone {
+                        tenant: self.tenants.name(*tenant).to_string(),
+                        key: key.clone(),
+                        last: *last,
                     });
                 }
                 Survey::Objects(0)

@@ -13,6 +13,7 @@
 //! deadline, and the longest budget of a write frame after it). Until then the memory is in
 //! *quarantine*.
 
+mod adoption;
 mod answer;
 mod bodies;
 mod clients;
@@ -242,6 +243,8 @@ pub struct State {
     missing: VecDeque<u32>,
     /// Up to where tenants have removed all that they had.
     watermarks: FxHashMap<TenantId, Incarnation>,
+    /// What was removed while storages are being adopted.
+    marks: adoption::Marks,
     last_task: u64,
     /// Of objects that shall be evicted once they are on a disk.
     saving_bytes: u64,
@@ -283,6 +286,7 @@ impl State {
             orphans: VecDeque::new(),
             missing: VecDeque::new(),
             watermarks: FxHashMap::default(),
+            marks: adoption::Marks::new(),
             // No life of a master has so many tasks that it meets those of the next.
             last_task: epoch << 12,
             saving_bytes: 0,
@@ -414,8 +418,9 @@ impl State {
                     Operation::Put(_) | Operation::PutStart(_) => {
                         self.tenants.intern(tenant).map(Some)
                     }
-                    // Storages that are away may have something of it.
-                    Operation::RemoveAll if !self.storages.all.is_empty() => {
+                    // Storages that are away, or are adopted one day, may have something of it.
+                    Operation::RemoveAll => self.tenants.intern(tenant).map(Some),
+                    Operation::Remove(_) if self.is_adopting() => {
                         self.tenants.intern(tenant).map(Some)
                     }
                     _ => self.tenants.find(tenant),

@@ -111,6 +111,8 @@ pub(crate) struct Storages {
     by_id: BTreeMap<StorageId, u32>,
     /// Those that are mounted.
     pub(crate) mounted: Vec<u32>,
+    /// How many are being adopted.
+    pub(crate) adopting: usize,
 }
 
 impl Storages {
@@ -357,7 +359,7 @@ impl State {
             )));
         }
         let slot = self.storages.know(id, self.settings.remove_queue_limit);
-        self.storages.at_mut(slot).adopting = adopting;
+        self.set_adopting(slot, adopting);
         self.log(|| Record::Storage { id, adopting });
         Ok(slot)
     }
@@ -468,7 +470,7 @@ impl State {
         }
         let mut remove = Vec::new();
         for (index, held) in (0u32..).zip(objects) {
-            if !self.keeps(now, slot, held) {
+            if !self.keeps(now, slot, held)? {
                 remove.push(index);
             }
         }
@@ -476,8 +478,9 @@ impl State {
         storage.next_page = page + 1;
         if last {
             storage.reconciled = true;
-            if std::mem::take(&mut storage.adopting) {
+            if storage.adopting {
                 let (id, adopting) = (storage.identity.id, false);
+                self.set_adopting(slot, adopting);
                 self.log(|| Record::Storage { id, adopting });
             }
             self.missing.push_back(slot);
@@ -487,10 +490,10 @@ impl State {
     }
 
     /// Whether an object that is on the disk stays there; if so it can be read once all is told.
-    fn keeps(&mut self, now: Time, slot: u32, held: &Held) -> bool {
+    fn keeps(&mut self, now: Time, slot: u32, held: &Held) -> Result<bool, Failure> {
         let adopting = self.storages.at(slot).adopting;
         if super::check_key(&held.key.0).is_err() || held.length == 0 {
-            return false;
+            return Ok(false);
         }
         let tenant = if adopting {
             self.tenants.intern(&held.tenant).ok()
@@ -498,7 +501,7 @@ impl State {
             self.tenants.find(&held.tenant).ok().flatten()
         };
         let Some(tenant) = tenant else {
-            return false;
+            return Ok(false);
         };
         let sought = self.objects.sought(Some(tenant), &held.key.0);
         let (complete, under_way) = self.stands_for(sought);
@@ -515,7 +518,7 @@ impl State {
         match here {
             Some(at) if self.disks.at(at).stage != Stage::Queued => {
                 self.found(at);
-                return true;
+                return Ok(true);
             }
             // It is to be written there: but it is to be removed there first.
             Some(at) => self.erase(now, at),
@@ -524,18 +527,26 @@ impl State {
         let watermark = self.watermarks.get(&tenant);
         if !adopting
             || watermark.is_some_and(|last| held.incarnation <= *last)
-            || self.storages.at(slot).removes.has(held)
+            || self.is_marked(tenant, &held.key, held.incarnation)
         {
-            return false;
+            return Ok(false);
         }
-        let body = match (body, complete.or(under_way)) {
-            (Some(body), _) => body,
-            (None, Some(_)) => return false,
-            (None, None) => self.restore(now, sought, held.incarnation, held.length),
+        let body = match (body, complete, under_way) {
+            (Some(body), ..) => body,
+            // Another adopted storage told of an earlier life before.
+            (None, Some(older), None)
+                if self.objects.bodies.incarnation(older) < held.incarnation =>
+            {
+                self.room_for_removal(older, 1)?;
+                self.retire(now, older);
+                self.restore(now, sought, held.incarnation, held.length)
+            }
+            (None, Some(_), _) | (None, _, Some(_)) => return Ok(false),
+            (None, None, None) => self.restore(now, sought, held.incarnation, held.length),
         };
         let at = self.enter(body, slot, Stage::OnDisk);
         self.log_held(at);
-        true
+        Ok(true)
     }
 
     /// A reconciliation has found this entry.

@@ -59,7 +59,7 @@ impl Disks {
 
     fn follow(&mut self, record: &Record) {
         match record.clone() {
-            Record::Storage { .. } => {}
+            Record::Storage { .. } | Record::Gone { .. } => {}
             Record::Held {
                 storage,
                 tenant,
@@ -160,7 +160,7 @@ fn durable_set(state: &State) -> (Held, Removing) {
                     removing.insert(task, (tenant.clone(), None, last));
                 }
             }
-            Record::Storage { .. } => {}
+            Record::Storage { .. } | Record::Gone { .. } => {}
             other => panic!("{other:?} is no part of a survey"),
         }
     }
