@@ -61,6 +61,8 @@ pub(crate) struct Log {
     epoch: u64,
     pub(crate) runtime: Handle,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// The directory is this log's.
+    open: Mutex<bool>,
 }
 
 impl Log {
@@ -93,6 +95,7 @@ impl Log {
             epoch,
             runtime: Handle::current(),
             thread: Mutex::new(Some(thread)),
+            open: Mutex::new(true),
         })
     }
 
@@ -146,6 +149,8 @@ impl Log {
     pub(crate) fn close(&self) {
         self.shared.waiting.lock().stop = true;
         self.shared.more.notify_one();
+        // A checkpoint that is about to count does so before.
+        *self.open.lock() = false;
         if let Some(thread) = self.thread.lock().take() {
             // What it had to say it has logged.
             let _ = thread.join();
@@ -197,12 +202,21 @@ impl Log {
         let (mut at, mut records) = (Survey::Begin, Vec::new());
         while at != Survey::End {
             at = survey(at, PART, &mut records);
-            checkpoint.add(&records)?;
+            if let Err(error) = checkpoint.add(&records) {
+                checkpoint.give_up();
+                return Err(error);
+            }
             records.clear();
         }
         // It may show what was told meanwhile.
         let tail = self.tail();
         if !self.runtime.block_on(self.durable(tail)) {
+            checkpoint.give_up();
+            return Ok(());
+        }
+        // Once the log is closed the directory is another's.
+        let open = self.open.lock();
+        if !*open {
             return Ok(());
         }
         let bytes = checkpoint.finish()?;

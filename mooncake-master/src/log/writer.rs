@@ -143,15 +143,29 @@ impl Checkpoint {
         Ok(())
     }
 
+    /// It will never count.
+    pub(super) fn give_up(&self) {
+        let name = checkpoint_name(self.number) + UNFINISHED;
+        // The next start removes it otherwise.
+        if let Err(error) = self.files.remove(&name) {
+            tracing::debug!(%error, name, "what was written of a checkpoint stays until then");
+        }
+    }
+
     /// Lets it count. What was told before must be durable in the log; what it replaces goes. Its
     /// bytes.
     pub(crate) fn finish(mut self) -> Result<u64, LogError> {
-        self.group(&[])?;
         let name = checkpoint_name(self.number);
         let unfinished = name.clone() + UNFINISHED;
-        self.out.sync().map_err(LogError::io("sync", &unfinished))?;
-        let rename = self.files.rename(&unfinished, &name);
-        rename.map_err(LogError::io("rename", &unfinished))?;
+        let written = self.group(&[]).and_then(|()| {
+            self.out.sync().map_err(LogError::io("sync", &unfinished))?;
+            let rename = self.files.rename(&unfinished, &name);
+            rename.map_err(LogError::io("rename", &unfinished))
+        });
+        if let Err(error) = written {
+            self.give_up();
+            return Err(error);
+        }
         self.files
             .sync()
             .map_err(LogError::io("sync the directory of", &name))?;

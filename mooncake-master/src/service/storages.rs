@@ -22,8 +22,8 @@ use crate::{
     time::micros,
 };
 
-/// Objects, or tasks, in one call.
-const MAX_BATCH: usize = 65_536;
+/// Objects, or tasks, in one call: it is one step, and none takes long.
+const MAX_BATCH: usize = 1024;
 
 impl MasterService {
     async fn storage_call(&self, client: u64, call: StorageCall) -> Result<Answer, Status> {

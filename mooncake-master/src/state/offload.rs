@@ -81,10 +81,15 @@ impl State {
         let disks = &self.disks;
         let storage = &mut self.storages.all[target as usize];
         let limit = self.settings.offload_queue_limit;
-        if storage.offloads.len() >= limit {
-            // Those that are no more go first; the queue has room for this one, so some go.
-            let waits = |at: &Ref| disks.get(*at).is_some_and(|e| e.stage == Stage::Queued);
+        // The queue has room for this one, so some of these are no more: they go in front, and when
+        // these are as many as can wait, everywhere.
+        let waits = |at: &Ref| disks.get(*at).is_some_and(|e| e.stage == Stage::Queued);
+        if storage.offloads.len() >= limit.saturating_mul(2) {
             storage.offloads.retain(waits);
+        } else if storage.offloads.len() >= limit {
+            while storage.offloads.front().is_some_and(|at| !waits(at)) {
+                storage.offloads.pop_front();
+            }
         }
         storage.offloads.push_back(at);
         self.nudge(target);
