@@ -464,7 +464,12 @@ fn law_06_what_is_removed_while_a_storage_is_adopted_does_not_come_back_with_it(
         last: false,
     };
     assert!(matches!(store.call(9, page), Answer::Storage(_)));
-    store.call(9, StorageCall::Unmount { storage: storage(9) });
+    store.call(
+        9,
+        StorageCall::Unmount {
+            storage: storage(9),
+        },
+    );
     store.remove(100, "k").unwrap();
     store.attach(9, 9, false);
     assert_eq!(store.reconcile(9, 9, vec![first]), [0]);
@@ -532,7 +537,8 @@ fn remove_all_is_answered_when_the_holder_of_a_storage_that_is_adopted_dies() {
     let (storage, client) = (storage(9), ClientId(9));
     let call = StorageCall::Unmount { storage };
     let effects = store.apply(Command::Storage { client, call }).effects;
-    let settled = |effect: &Effect| matches!(effect, Effect::Settled { ticket: it, .. } if *it == ticket);
+    let settled =
+        |effect: &Effect| matches!(effect, Effect::Settled { ticket: it, .. } if *it == ticket);
     assert!(effects.iter().any(settled), "{effects:?}");
 }
 
@@ -672,6 +678,7 @@ fn one_attempt_that_failed_does_not_undo_another_that_is_on_the_disk() {
 fn tasks_that_reconciliations_end_leave_room_for_others() {
     let mut store = Store::of(64 * MIB, settings(Offload::Eager));
     store.join_with_disk(1);
+    let mut last = 0;
     for round in 0..5 {
         let mut told = Vec::new();
         for n in 0..1000 {
@@ -688,8 +695,22 @@ fn tasks_that_reconciliations_end_leave_room_for_others() {
             store.remove(1, key).unwrap();
         }
         let removes = store.fetch_removes(1, 1);
+        last = removes[removes.len() - 1].0;
         store.acknowledge(1, 1, removes.into_iter().map(|(task, _)| task).collect());
     }
+    // Nor are numbers given out again, though the next life's epoch is the very next one.
+    let mut next = restarted(store.records);
+    next.hello(1);
+    next.mount(1, 1, 0, MIB);
+    next.attach(1, 1, false);
+    next.reconcile(1, 1, Vec::new());
+    next.put(1, "k", 1000);
+    let (tasks, _) = next.fetch_offloads(1, 1);
+    assert!(
+        tasks[0].0 > last && last > 2 << 12,
+        "{} after {last}",
+        tasks[0].0
+    );
 }
 
 #[test]

@@ -232,8 +232,21 @@ impl Drop for Log {
     }
 }
 
+/// Sees to it that all know when the thread has ended.
+struct Ended<'a>(&'a Shared);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.progress.send_modify(|now| now.failed = true);
+        }
+    }
+}
+
 impl Shared {
     fn run(&self, mut writer: Writer) {
+        // Also after a panic: nobody waits for what will never be durable.
+        let _ended = Ended(self);
         while let Some(result) = self.turn(&mut writer) {
             if let Err(error) = result {
                 let chain = std::error::Error::source(&error);

@@ -215,6 +215,24 @@ fn directory() -> (SimFiles, Promised) {
 }
 
 #[test]
+fn what_somebody_named_like_a_group_is_torn_with_the_group_that_it_is_in() {
+    use super::frame::{group, is_followed};
+    let (file, torn) = (3, 7);
+    let like = |number| group(file, number, b"a record");
+    // A key that looks like an earlier group, or like the one that is cut.
+    let mut bytes = Vec::new();
+    for number in [0, torn, torn + 2] {
+        let records = [b"before".to_vec(), like(number), b"after".to_vec()];
+        bytes = group(file, torn, &records.concat());
+        bytes.truncate(bytes.len() - 2);
+        assert!(!is_followed(file, torn, &bytes), "{number}");
+    }
+    // Behind it goes on what was acknowledged.
+    bytes.extend(like(torn + 1));
+    assert!(is_followed(file, torn, &bytes));
+}
+
+#[test]
 fn damage_in_the_middle_is_an_error_and_not_a_torn_tail() {
     let (files, promised) = directory();
     assert_eq!(read(&files).unwrap().0, promised.known);
@@ -342,6 +360,7 @@ fn record() -> impl Strategy<Value = Record> {
             .prop_map(|(storage, tasks)| Record::Acknowledged { storage, tasks }),
         storage.prop_map(|storage| Record::Forgotten { storage }),
         object().prop_map(|(tenant, key, last)| Record::Gone { tenant, key, last }),
+        any::<u64>().prop_map(|last| Record::Tasks { last }),
     ]
 }
 

@@ -104,10 +104,14 @@ impl MasterService {
                 _ = ticks.tick() => {}
                 () = self.shared.more.notified() => {}
             }
-            while let Answer::Ticked { more: true } = self.shared.apply(&Command::Tick) {
+            loop {
+                let ticked = self.shared.apply(&Command::Tick);
+                self.shared.tend_log();
+                if ticked != (Answer::Ticked { more: true }) {
+                    break;
+                }
                 tokio::task::yield_now().await;
             }
-            self.shared.tend_log();
         }
     }
 

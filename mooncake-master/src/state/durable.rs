@@ -77,6 +77,11 @@ pub enum Record {
         /// Up to this incarnation.
         last: Incarnation,
     },
+    /// Numbers of tasks up to this one may have been given out.
+    Tasks {
+        /// It.
+        last: u64,
+    },
     /// A holder has removed what these tasks name.
     Acknowledged {
         /// Where.
@@ -202,6 +207,9 @@ impl State {
                 if let Ok(tenant) = self.tenants.intern(tenant) {
                     self.take_mark(tenant, key.clone(), *last);
                 }
+            }
+            Record::Tasks { last } => {
+                self.last_task = self.last_task.max(*last);
             }
             Record::Acknowledged { storage, tasks } => {
                 if let Some(slot) = self.storages.find(*storage) {
@@ -329,6 +337,8 @@ impl State {
     pub fn survey(&self, from: Survey, most: u32, into: &mut Vec<Record>) -> Survey {
         match from {
             Survey::Begin => {
+                let last = self.noted_task.max(self.last_task);
+                into.push(Record::Tasks { last });
                 for storage in &self.storages.all {
                     into.push(Record::Storage {
                         id: storage.identity.id,

@@ -246,6 +246,8 @@ pub struct State {
     /// What was removed while storages are being adopted.
     marks: adoption::Marks,
     last_task: u64,
+    /// The log says that numbers up to this one may have been given out.
+    noted_task: u64,
     /// Of objects that shall be evicted once they are on a disk.
     saving_bytes: u64,
     /// Nothing can be logged any more.
@@ -287,8 +289,9 @@ impl State {
             missing: VecDeque::new(),
             watermarks: FxHashMap::default(),
             marks: adoption::Marks::new(),
-            // No life of a master has so many tasks that it meets those of the next.
+            // Beyond those of earlier lives that had no log; of others the log tells.
             last_task: epoch << 12,
+            noted_task: 0,
             saving_bytes: 0,
             forgetful: false,
             again: false,

@@ -184,7 +184,7 @@ impl State {
         } else {
             self.leases.grant((holder, 0), covered, until)
         };
-        let more = self.next_offload(now, slot).is_some();
+        let more = !self.may_go_on() || self.next_offload(now, slot).is_some();
         let objects = Located {
             results,
             segments: table.handles,
@@ -200,7 +200,7 @@ impl State {
 
     /// The next task to be given out; those are forgotten that cannot be.
     fn next_offload(&mut self, now: Time, slot: u32) -> Option<Ref> {
-        loop {
+        while self.may_go_on() {
             let storage = &mut self.storages.all[slot as usize];
             if !storage.is_usable() {
                 return None;
@@ -219,6 +219,7 @@ impl State {
                     return given;
                 }
                 self.storages.at_mut(slot).fetched.pop_front();
+                self.work += 1;
                 continue;
             }
             if storage.tasks.len() >= UNDER_WAY {
@@ -230,7 +231,9 @@ impl State {
                 return Some(at);
             }
             self.storages.at_mut(slot).offloads.pop_front();
+            self.work += 1;
         }
+        None
     }
 
     /// The object of an entry can be read from memory.
@@ -704,6 +707,9 @@ impl State {
     }
 
     pub(super) fn log_held(&mut self, at: Ref) {
+        if !self.settings.log {
+            return;
+        }
         let Entry { body, storage, .. } = *self.disks.at(at.slot);
         let (tenant, key, incarnation) = self.name_of(body);
         let length = self.objects.bodies[body].length;
@@ -718,6 +724,9 @@ impl State {
     }
 
     fn log_left(&mut self, at: u32) {
+        if !self.settings.log {
+            return;
+        }
         let Entry { body, storage, .. } = *self.disks.at(at);
         let (tenant, key, incarnation) = self.name_of(body);
         let storage = self.storages.at(storage).identity.id;

@@ -8,12 +8,15 @@ use std::{
 use smallvec::SmallVec;
 
 use super::{
-    Answer, Failure, Incarnation, Key, Removal, State, StorageAnswer, StorageId,
-    disks::Stage, durable::Record, tenants::TenantId,
+    Answer, Failure, Incarnation, Key, Removal, State, StorageAnswer, StorageId, disks::Stage,
+    durable::Record, tenants::TenantId,
 };
 
 /// Tasks that are given out at once.
 const FETCH: usize = 1024;
+
+/// Numbers of tasks are noted in the log so many at a time.
+const NOTED: u64 = 4096;
 
 /// A task, and the promise that waits for it.
 #[derive(Clone, Debug)]
@@ -164,6 +167,12 @@ impl State {
     /// A number that no task had before, in any life of the master.
     pub(super) fn next_task(&mut self) -> u64 {
         self.last_task += 1;
+        if self.last_task > self.noted_task {
+            // Whatever the date says, the next life begins after these.
+            self.noted_task = self.last_task.saturating_add(NOTED);
+            let last = self.noted_task;
+            self.log(|| Record::Tasks { last });
+        }
         self.last_task
     }
 

@@ -1,5 +1,6 @@
 //! Random lives of a store, whose books must balance after each step.
 
+mod adoption;
 mod durability;
 mod steps;
 

@@ -59,7 +59,7 @@ impl Disks {
 
     fn follow(&mut self, record: &Record) {
         match record.clone() {
-            Record::Storage { .. } | Record::Gone { .. } => {}
+            Record::Storage { .. } | Record::Gone { .. } | Record::Tasks { .. } => {}
             Record::Held {
                 storage,
                 tenant,
@@ -160,7 +160,7 @@ fn durable_set(state: &State) -> (Held, Removing) {
                     removing.insert(task, (tenant.clone(), None, last));
                 }
             }
-            Record::Storage { .. } | Record::Gone { .. } => {}
+            Record::Storage { .. } | Record::Gone { .. } | Record::Tasks { .. } => {}
             other => panic!("{other:?} is no part of a survey"),
         }
     }
@@ -466,6 +466,7 @@ proptest! {
         prop_assert_eq!(&durable_set(&again), &known);
         let again = restarted(&driver.disks.records);
         prop_assert_eq!(durable_set(&again), known);
+        prop_assert!(again.last_task >= state.last_task, "numbers of tasks are given out again");
         prop_assert_eq!(again.counters().objects, again.objects.bodies.len() as u64);
         let announced = again.objects.bodies.iter().filter(|(slot, _)| again.is_readable(*slot));
         prop_assert_eq!(announced.count(), 0);
