@@ -417,7 +417,7 @@ fn law_04_pages_that_make_no_sense_are_refused() {
 fn foreign_lives() -> [mooncake_master::state::Held; 2] {
     let mut other = store(Offload::Off);
     let first = other.put(1, "k", 1000);
-    other.remove(1, "k").unwrap();
+    other.remove(1, "k").expect("it was put");
     let second = other.put(1, "k", 500);
     [held("k", &first), held("k", &second)]
 }
