@@ -280,7 +280,17 @@ impl Shared {
             self.progress.send_modify(|now| now.durable = number);
         }
         if rotate {
-            let begun = match writer.rotate() {
+            let next = match writer.prepare() {
+                Ok(next) => next,
+                Err(error) => {
+                    tracing::warn!(%error, "there is no checkpoint for now: the log goes on");
+                    // It is tried again when as much has come as before.
+                    self.sizes.lock().log = 0;
+                    self.rotated.send_replace(None);
+                    return Some(Ok(()));
+                }
+            };
+            let begun = match writer.rotate(next) {
                 Ok(begun) => begun,
                 Err(error) => return Some(Err(error)),
             };

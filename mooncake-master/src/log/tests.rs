@@ -135,7 +135,7 @@ fn checkpoint(
     epoch: u64,
     promised: &mut Promised,
 ) -> Result<(), LogError> {
-    let number = writer.rotate()?;
+    let number = writer.prepare().and_then(|next| writer.rotate(next))?;
     let mut checkpoint = Checkpoint::begin(Arc::new(files.clone()), epoch, number)?;
     let before: Vec<_> = promised.known.values().cloned().collect();
     let (first, second) = before.split_at(before.len() / 2);

@@ -222,6 +222,8 @@ mod tests {
         broken: Arc<AtomicBool>,
         /// What is to be made durable waits as long.
         slow: Arc<AtomicBool>,
+        /// No new file can be made.
+        full: Arc<AtomicBool>,
     }
 
     impl Failing {
@@ -236,6 +238,7 @@ mod tests {
             Box::new(Self {
                 broken: Arc::clone(&self.broken),
                 slow: Arc::clone(&self.slow),
+                full: Arc::clone(&self.full),
             })
         }
     }
@@ -251,6 +254,9 @@ mod tests {
 
         fn create(&self, _: &str) -> io::Result<Box<dyn Out>> {
             self.check()?;
+            if self.full.load(Ordering::SeqCst) {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
             Ok(self.out())
         }
 
@@ -396,6 +402,31 @@ mod tests {
             ..put
         };
         assert_eq!(ask(shared, Operation::PutStart(again)).await, refused);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_checkpoint_that_cannot_be_begun_leaves_the_log_as_it_is() {
+        let files = Failing::default();
+        let full = Arc::clone(&files.full);
+        let log = Arc::new(Log::start(Arc::new(files), &Recovered::default(), 3).unwrap());
+        let mut told = 0;
+        for is_full in [true, false] {
+            full.store(is_full, Ordering::SeqCst);
+            let of_thread = Arc::clone(&log);
+            let survey = move || {
+                let mut asked = false;
+                let written = of_thread.checkpoint(|_, _, _| {
+                    asked = true;
+                    crate::state::Survey::End
+                });
+                written.map(|()| asked)
+            };
+            let asked = tokio::task::spawn_blocking(survey).await.unwrap().unwrap();
+            assert_eq!(asked, !is_full);
+            let record = Record::Forgotten { storage: STORAGE };
+            told = log.append([&record].into_iter()).max(told);
+            assert!(log.durable(told).await && !log.has_failed());
+        }
     }
 
     fn serve(files: Failing) -> MasterService {
