@@ -128,6 +128,9 @@ async fn fill(channel: &Channel, objects: usize) -> Result<(), Failure> {
         let results = fetched.tasks.iter().map(|task| OffloadResult {
             task: task.task,
             error: None,
+            tenant: task.tenant.clone(),
+            key: task.key.clone(),
+            incarnation: task.object.as_ref().and_then(|object| object.incarnation),
         });
         let notify = NotifyOffloadRequest {
             storage: storage(),

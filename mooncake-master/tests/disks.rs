@@ -177,8 +177,9 @@ fn an_offload_in_flight_is_revoked_by_a_remove_and_gets_its_task() {
     let (tasks, _) = store.fetch_offloads(1, 1);
     store.remove(1, "k").unwrap();
     assert_eq!(store.fetch_removes(1, 1).len(), 1);
+    let named = Some(("k", &tasks[0].1));
     assert_eq!(
-        store.notify(1, 1, tasks[0].0, Offloaded::Done),
+        store.notify_of(1, 1, tasks[0].0, named, Offloaded::Done),
         Err(Failure::Revoked)
     );
     assert!(!store.exists(1, "k"));
@@ -352,7 +353,9 @@ fn an_unknown_storage_is_refused_until_it_is_adopted_and_then_keeps_what_is_free
     let mine = other.put(1, "mine", 1000);
     let theirs = other.put(1, "theirs", 1000);
 
-    let mut store = Store::of(MIB, settings(Offload::Eager));
+    let mut store = restarted(Vec::new());
+    store.hello(1);
+    store.mount(1, 1, 0, MIB);
     assert_eq!(
         store.attach(1, 9, false),
         Answer::Refused(Failure::StorageUnknown {
@@ -410,6 +413,135 @@ fn law_04_pages_that_make_no_sense_are_refused() {
     }
 }
 
+/// Two lives of one key, which no later master knows.
+fn foreign_lives() -> [mooncake_master::state::Held; 2] {
+    let mut other = store(Offload::Off);
+    let first = other.put(1, "k", 1000);
+    other.remove(1, "k").expect("it was put");
+    let second = other.put(1, "k", 500);
+    [held("k", &first), held("k", &second)]
+}
+
+/// A master that adopts these storages, each brought by the client of its number.
+fn adopting(storages: &[u8], records: Vec<Record>) -> Store {
+    let mut store = restarted(records);
+    store.hello(100);
+    for &id in storages {
+        let storage = storage(id);
+        assert_eq!(store.call(0, StorageCall::Adopt { storage }), Answer::Done);
+        store.hello(u64::from(id));
+        assert_eq!(store.attach(u64::from(id), id, false), Answer::Done);
+    }
+    store
+}
+
+#[test]
+fn law_06_what_is_removed_while_a_storage_is_adopted_does_not_come_back_with_it() {
+    let [first, _] = foreign_lives();
+    // Before it was told.
+    let mut store = adopting(&[8, 9], Vec::new());
+    assert_eq!(store.remove(100, "k"), Err(Failure::ObjectNotFound));
+    assert_eq!(store.reconcile(8, 8, vec![first.clone()]), [0]);
+    assert!(!store.exists(100, "k"));
+
+    // After one has told it, and before the other, in this life and the next one.
+    let mut store = adopting(&[8, 9], Vec::new());
+    assert!(store.reconcile(8, 8, vec![first.clone()]).is_empty());
+    assert!(store.exists(100, "k"));
+    store.remove(100, "k").unwrap();
+    let mut next = adopting(&[8, 9], store.records.clone());
+    for store in [&mut store, &mut next] {
+        assert_eq!(store.reconcile(9, 9, vec![first.clone()]), [0]);
+        assert!(!store.exists(100, "k"));
+    }
+
+    // While it tells, with a new life of its holder in between.
+    let mut store = adopting(&[9], Vec::new());
+    let page = StorageCall::Reconcile {
+        storage: storage(9),
+        page: 0,
+        objects: vec![first.clone()],
+        last: false,
+    };
+    assert!(matches!(store.call(9, page), Answer::Storage(_)));
+    store.call(
+        9,
+        StorageCall::Unmount {
+            storage: storage(9),
+        },
+    );
+    store.remove(100, "k").unwrap();
+    store.attach(9, 9, false);
+    assert_eq!(store.reconcile(9, 9, vec![first]), [0]);
+}
+
+#[test]
+fn of_two_adopted_storages_the_later_life_of_a_key_is_kept_whichever_comes_first() {
+    let [first, second] = foreign_lives();
+    for newer_first in [false, true] {
+        let mut store = adopting(&[8, 9], Vec::new());
+        let tell = [(8, &first, &[0][..]), (9, &second, &[])];
+        let tell = match newer_first {
+            true => [tell[1], tell[0]],
+            false => [(8, &first, &[][..]), tell[1]],
+        };
+        for (id, held, gone) in tell {
+            let removed = store.reconcile(u64::from(id), id, vec![held.clone()]);
+            assert_eq!(removed, gone, "{id} when the newer is first: {newer_first}");
+        }
+        let (_, found) = store.lookup(100, &["k"]);
+        assert_eq!(found[0].as_ref().unwrap().incarnation, second.incarnation);
+        let tasks = store.fetch_removes(8, 8).len();
+        assert_eq!(tasks, usize::from(!newer_first), "the earlier one goes");
+    }
+}
+
+#[test]
+fn law_11_removes_are_busy_when_too_many_were_noted_for_a_storage_that_has_not_told() {
+    let limited = Settings {
+        remove_queue_limit: 2,
+        ..settings(Offload::Eager)
+    };
+    let mut store = Store::of(MIB, limited);
+    let storage = storage(9);
+    store.call(0, StorageCall::Adopt { storage });
+    store.put(1, "a", 1000);
+    store.remove(1, "a").unwrap();
+    assert_eq!(store.remove(1, "b"), Err(Failure::ObjectNotFound));
+    store.put(1, "c", 1000);
+    let busy = Failure::AdoptionUnderWay { held: 2 };
+    assert_eq!(store.remove(1, "c"), Err(busy));
+    assert!(store.exists(1, "c"));
+    store.attach(1, 9, false);
+    assert!(store.reconcile(1, 9, Vec::new()).is_empty());
+    store.remove(1, "c").unwrap();
+}
+
+#[test]
+fn law_06_all_that_a_tenant_removed_stays_removed_though_no_storage_was_known_then() {
+    let [first, _] = foreign_lives();
+    let mut store = restarted(Vec::new());
+    store.hello(1);
+    let removed = Answer::Removed { objects: 0 };
+    assert_eq!(store.ask(1, Operation::RemoveAll), removed);
+    let mut store = adopting(&[9], store.records.clone());
+    assert_eq!(store.reconcile(9, 9, vec![first]), [0]);
+}
+
+#[test]
+fn remove_all_is_answered_when_the_holder_of_a_storage_that_is_adopted_dies() {
+    let mut store = adopting(&[9], Vec::new());
+    let Answer::Later { ticket } = store.ask(100, Operation::RemoveAll) else {
+        panic!("it was answered before the holder had removed anything");
+    };
+    let (storage, client) = (storage(9), ClientId(9));
+    let call = StorageCall::Unmount { storage };
+    let effects = store.apply(Command::Storage { client, call }).effects;
+    let settled =
+        |effect: &Effect| matches!(effect, Effect::Settled { ticket: it, .. } if *it == ticket);
+    assert!(effects.iter().any(settled), "{effects:?}");
+}
+
 #[test]
 fn tasks_of_a_dead_holder_go_to_another_disk() {
     let mut store = store(Offload::Eager);
@@ -444,10 +576,10 @@ fn a_task_without_a_result_is_given_out_again_when_its_lease_has_passed() {
     assert_eq!(again, first);
     assert_ne!(lease, 0);
     store.notify(1, 1, again[0].0, Offloaded::Done).unwrap();
-    assert_eq!(
-        store.notify(1, 1, again[0].0, Offloaded::Done),
-        Err(Failure::Revoked)
-    );
+    let named = Some(("k", &object));
+    for outcome in [Offloaded::Done, Offloaded::Failed, Offloaded::Refused] {
+        store.notify_of(1, 1, again[0].0, named, outcome).unwrap();
+    }
     assert_eq!(
         store.lookup(1, &["k"]).1[0]
             .as_ref()
@@ -457,6 +589,178 @@ fn a_task_without_a_result_is_given_out_again_when_its_lease_has_passed() {
         2,
         "{object:?}"
     );
+}
+
+#[test]
+fn law_06_a_result_that_is_told_again_is_answered_as_before_and_costs_no_replica() {
+    let mut store = store(Offload::OnEvict);
+    for n in 0..15 {
+        store.put(1, &format!("k{n}"), MIB / 16);
+    }
+    let (tasks, lease) = store.fetch_offloads(1, 1);
+    store.release(1, lease);
+    let (task, object) = tasks[0].clone();
+    let named = Some(("k0", &object));
+    assert_eq!(
+        store.notify_of(1, 1, task, Some(("k1", &object)), Offloaded::Done),
+        Err(Failure::Revoked),
+        "the task was for something else, and of this no such life is known"
+    );
+    store.notify(1, 1, task, Offloaded::Done).unwrap();
+    // It is evicted now, and the answer was lost.
+    store.notify_of(1, 1, task, named, Offloaded::Done).unwrap();
+    let replicas = |store: &mut Store| {
+        let (lease, found) = store.lookup(1, &["k0"]);
+        if lease != 0 {
+            store.release(1, lease);
+        }
+        found[0].clone().unwrap().replicas
+    };
+    let only = [Replica::LocalDisk { storage: 0 }];
+    assert_eq!(replicas(&mut store)[..], only);
+    // Nothing says what this was for.
+    assert_eq!(
+        store.notify(1, 1, task, Offloaded::Done),
+        Err(Failure::TaskNotFound { task })
+    );
+    // Another life of the master, of which the holder hears before it tells again.
+    store.attach(1, 1, false);
+    assert!(store.reconcile(1, 1, vec![held("k0", &object)]).is_empty());
+    store.notify_of(1, 1, task, named, Offloaded::Done).unwrap();
+    assert_eq!(replicas(&mut store)[..], only);
+    store.remove(1, "k0").unwrap();
+    assert_eq!(
+        store.notify_of(1, 1, task, named, Offloaded::Done),
+        Err(Failure::Revoked)
+    );
+}
+
+#[test]
+fn what_a_reconciliation_has_found_is_not_lost_by_a_task_that_fails_after_it() {
+    let mut store = store(Offload::Eager);
+    let object = store.put(1, "k", 1000);
+    let (tasks, lease) = store.fetch_offloads(1, 1);
+    assert!(store.reconcile(1, 1, vec![held("k", &object)]).is_empty());
+    for outcome in [Offloaded::Failed, Offloaded::Refused] {
+        let named = Some(("k", &object));
+        store.notify_of(1, 1, tasks[0].0, named, outcome).unwrap();
+        store.notify(1, 1, tasks[0].0, outcome).unwrap_err();
+    }
+    store.release(1, lease);
+    evict_all(&mut store);
+    assert!(store.exists(1, "k"));
+    store.drop_replica(1, 1, "k", object.incarnation).unwrap();
+    assert_eq!(store.state.counters().disk_replicas, 0);
+}
+
+#[test]
+fn one_attempt_that_failed_does_not_undo_another_that_is_on_the_disk() {
+    let mut store = store(Offload::Eager);
+    let object = store.put(1, "k", 1000);
+    let (first, _) = store.fetch_offloads(1, 1);
+    store.pass(Duration::from_secs(11), &[1]);
+    let (second, lease) = store.fetch_offloads(1, 1);
+    store.release(1, lease);
+    assert_eq!(first, second);
+    let named = Some(("k", &object));
+    store
+        .notify_of(1, 1, first[0].0, named, Offloaded::Failed)
+        .unwrap();
+    store
+        .notify_of(1, 1, second[0].0, named, Offloaded::Done)
+        .unwrap();
+    assert_eq!(store.fetch_offloads(1, 1).0, [], "it is there");
+    evict_all(&mut store);
+    assert!(store.exists(1, "k"));
+}
+
+#[test]
+fn tasks_that_reconciliations_end_leave_room_for_others() {
+    let mut store = Store::of(64 * MIB, settings(Offload::Eager));
+    store.join_with_disk(1);
+    let mut last = 0;
+    for round in 0..5 {
+        let mut told = Vec::new();
+        for n in 0..1000 {
+            let key = format!("k{n}");
+            let object = store.put(1, &key, 1000);
+            told.push((key, object));
+        }
+        let (tasks, lease) = store.fetch_offloads(1, 1);
+        assert_eq!(tasks.len(), 1000, "in round {round}");
+        store.release(1, lease);
+        let all = told.iter().map(|(key, object)| held(key, object));
+        assert!(store.reconcile(1, 1, all.collect()).is_empty());
+        for (key, _) in &told {
+            store.remove(1, key).unwrap();
+        }
+        let removes = store.fetch_removes(1, 1);
+        last = removes[removes.len() - 1].0;
+        store.acknowledge(1, 1, removes.into_iter().map(|(task, _)| task).collect());
+    }
+    // Nor are numbers given out again, though the next life's epoch is the very next one.
+    let mut next = restarted(store.records);
+    next.hello(1);
+    next.mount(1, 1, 0, MIB);
+    next.attach(1, 1, false);
+    next.reconcile(1, 1, Vec::new());
+    next.put(1, "k", 1000);
+    let (tasks, _) = next.fetch_offloads(1, 1);
+    assert!(
+        tasks[0].0 > last && last > 2 << 12,
+        "{} after {last}",
+        tasks[0].0
+    );
+}
+
+#[test]
+fn a_task_whose_answer_was_lost_ends_though_its_memory_is_gone() {
+    let mut store = store(Offload::Eager);
+    store.put(1, "k", 1000);
+    let (lost, _) = store.fetch_offloads(1, 1);
+    store.pass(Duration::from_secs(11), &[1]);
+    evict_all(&mut store);
+    let (again, lease) = store.fetch_offloads(1, 1);
+    assert_eq!((again.len(), lease), (1, 0), "there is nothing to read");
+    assert_eq!(again[0].0, lost[0].0);
+    assert!(again[0].1.replicas.is_empty());
+    store.notify(1, 1, again[0].0, Offloaded::Failed).unwrap();
+    let counters = store.state.counters();
+    assert_eq!((counters.objects, counters.disk_replicas), (0, 0));
+}
+
+#[test]
+fn a_reconciliation_that_an_end_of_the_mount_cuts_is_not_continued() {
+    let mut store = store(Offload::Eager);
+    let object = store.put(1, "k", 1000);
+    store.offload_all(1, 1);
+    let call = |page, objects: Vec<_>, last| StorageCall::Reconcile {
+        storage: storage(1),
+        page,
+        objects,
+        last,
+    };
+    assert!(matches!(
+        store.call(1, call(0, vec![held("k", &object)], false)),
+        Answer::Storage(_)
+    ));
+    let storage = storage(1);
+    store.call(1, StorageCall::Unmount { storage });
+    store.hello(2);
+    assert_eq!(store.attach(2, 1, false), Answer::Done);
+    let refused = store.call(2, call(1, Vec::new(), true));
+    assert!(matches!(refused, Answer::Refused(_)), "{refused:?}");
+    assert!(store.reconcile(2, 1, Vec::new()).is_empty());
+    assert_eq!(store.state.counters().disk_replicas, 0, "it is not there");
+}
+
+#[test]
+fn who_is_known_by_a_storage_alone_is_told_that_nothing_of_it_was_resumed() {
+    let mut store = Store::new(settings(Offload::Eager));
+    assert_eq!(store.attach(1, 1, true), Answer::Done);
+    assert_eq!(store.hello(1), Answer::Hello { resumed: false });
+    store.ask(1, Operation::Ping);
+    assert_eq!(store.hello(1), Answer::Hello { resumed: true });
 }
 
 #[test]

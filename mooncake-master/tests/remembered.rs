@@ -173,6 +173,9 @@ async fn law_06_a_killed_master_knows_what_is_on_disks_and_what_was_removed() {
     let results = tasks.tasks.iter().map(|task| OffloadResult {
         task: task.task,
         error: None,
+        tenant: task.tenant.clone(),
+        key: task.key.clone(),
+        incarnation: task.object.as_ref().and_then(|object| object.incarnation),
     });
     let notify = NotifyOffloadRequest {
         storage: id(),

@@ -9,6 +9,8 @@
 //! | 5 removed all | tenant, incarnation, tasks |
 //! | 6 acknowledged | storage, count u32, numbers u64 |
 //! | 7 forgotten | storage |
+//! | 8 gone | object: up to this incarnation |
+//! | 9 tasks | last u64 |
 //!
 //! A storage is 16 bytes; an object is tenant, key and incarnation; a tenant has its length as u8, a
 //! key as u16; an incarnation is epoch and sequence, u64 each; tasks are a count u32 and as many
@@ -77,6 +79,14 @@ pub(super) fn encode(record: &Record, into: &mut Vec<u8>) {
         Record::Forgotten { storage } => {
             into.push(7);
             into.extend(storage.0);
+        }
+        Record::Gone { tenant, key, last } => {
+            into.push(8);
+            object(into, tenant, key, *last);
+        }
+        Record::Tasks { last } => {
+            into.push(9);
+            into.extend(last.to_le_bytes());
         }
     }
 }
@@ -171,6 +181,11 @@ pub(super) fn decode(bytes: &mut &[u8]) -> Option<Record> {
         7 => Record::Forgotten {
             storage: bytes.storage()?,
         },
+        8 => {
+            let (tenant, key, last) = bytes.object()?;
+            Record::Gone { tenant, key, last }
+        }
+        9 => Record::Tasks { last: bytes.u64()? },
         _ => return None,
     })
 }

@@ -61,6 +61,8 @@ pub(crate) struct Log {
     epoch: u64,
     pub(crate) runtime: Handle,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// The directory is this log's.
+    open: Mutex<bool>,
 }
 
 impl Log {
@@ -93,6 +95,7 @@ impl Log {
             epoch,
             runtime: Handle::current(),
             thread: Mutex::new(Some(thread)),
+            open: Mutex::new(true),
         })
     }
 
@@ -146,6 +149,8 @@ impl Log {
     pub(crate) fn close(&self) {
         self.shared.waiting.lock().stop = true;
         self.shared.more.notify_one();
+        // A checkpoint that is about to count does so before.
+        *self.open.lock() = false;
         if let Some(thread) = self.thread.lock().take() {
             // What it had to say it has logged.
             let _ = thread.join();
@@ -197,12 +202,21 @@ impl Log {
         let (mut at, mut records) = (Survey::Begin, Vec::new());
         while at != Survey::End {
             at = survey(at, PART, &mut records);
-            checkpoint.add(&records)?;
+            if let Err(error) = checkpoint.add(&records) {
+                checkpoint.give_up();
+                return Err(error);
+            }
             records.clear();
         }
         // It may show what was told meanwhile.
         let tail = self.tail();
         if !self.runtime.block_on(self.durable(tail)) {
+            checkpoint.give_up();
+            return Ok(());
+        }
+        // Once the log is closed the directory is another's.
+        let open = self.open.lock();
+        if !*open {
             return Ok(());
         }
         let bytes = checkpoint.finish()?;
@@ -218,8 +232,21 @@ impl Drop for Log {
     }
 }
 
+/// Sees to it that all know when the thread has ended.
+struct Ended<'a>(&'a Shared);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.progress.send_modify(|now| now.failed = true);
+        }
+    }
+}
+
 impl Shared {
     fn run(&self, mut writer: Writer) {
+        // Also after a panic: nobody waits for what will never be durable.
+        let _ended = Ended(self);
         while let Some(result) = self.turn(&mut writer) {
             if let Err(error) = result {
                 let chain = std::error::Error::source(&error);
@@ -253,7 +280,17 @@ impl Shared {
             self.progress.send_modify(|now| now.durable = number);
         }
         if rotate {
-            let begun = match writer.rotate() {
+            let next = match writer.prepare() {
+                Ok(next) => next,
+                Err(error) => {
+                    tracing::warn!(%error, "there is no checkpoint for now: the log goes on");
+                    // It is tried again when as much has come as before.
+                    self.sizes.lock().log = 0;
+                    self.rotated.send_replace(None);
+                    return Some(Ok(()));
+                }
+            };
+            let begun = match writer.rotate(next) {
                 Ok(begun) => begun,
                 Err(error) => return Some(Err(error)),
             };

@@ -49,6 +49,8 @@ impl Directory {
     /// Takes the directory, which is made if there is none.
     pub(crate) fn open(path: &Path) -> Result<Self, LogError> {
         let name = path.display().to_string();
+        // Those whose names may be new in their parents.
+        let new = path.ancestors().take_while(|at| !at.exists()).count();
         fs::create_dir_all(path).map_err(LogError::io("make", &name))?;
         let mut options = OpenOptions::new();
         let lock = path.join(LOCK);
@@ -85,13 +87,14 @@ impl Directory {
             path: path.to_owned(),
             lock,
         };
-        // The directory itself may be new.
-        let parent = path
-            .parent()
-            .filter(|parent| !parent.as_os_str().is_empty());
-        File::open(parent.unwrap_or_else(|| Path::new(".")))
-            .and_then(|parent| parent.sync_all())
-            .map_err(LogError::io("sync the parent of", &name))?;
+        for made in path.ancestors().take(new.max(1)) {
+            let parent = made
+                .parent()
+                .filter(|parent| !parent.as_os_str().is_empty());
+            File::open(parent.unwrap_or_else(|| Path::new(".")))
+                .and_then(|parent| parent.sync_all())
+                .map_err(LogError::io("sync the parent of", &name))?;
+        }
         Ok(directory)
     }
 }

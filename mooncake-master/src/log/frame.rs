@@ -122,12 +122,14 @@ pub(super) fn group_len(records: usize) -> usize {
     GROUP + records
 }
 
-/// Somewhere in `bytes` is a group of the file.
-pub(super) fn has_group(file: u64, bytes: &[u8]) -> bool {
+/// Behind the group of this number, which cannot be read, is the next one. Its own length is not gone
+/// by: that may be what is damaged. Somebody may have named a key like a group; who does not know the
+/// number of the one that will be cut is passed over.
+pub(super) fn is_followed(file: u64, number: u64, bytes: &[u8]) -> bool {
     let mut rest = bytes;
     while let Some(at) = rest.windows(4).position(|four| four == GROUP_MAGIC) {
         rest = &rest[at..];
-        if read_group(file, rest).is_some() {
+        if read_group(file, rest).is_some_and(|(found, _)| found == number + 1) {
             return true;
         }
         rest = &rest[1..];

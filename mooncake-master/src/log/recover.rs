@@ -3,7 +3,7 @@
 use super::{
     Files, LogError,
     codec::decode,
-    frame::{BadHeader, HEADER, Header, Kind, VERSION, group_len, has_group, read_group},
+    frame::{BadHeader, HEADER, Header, Kind, VERSION, group_len, is_followed, read_group},
 };
 use crate::state::Record;
 
@@ -156,7 +156,7 @@ fn read_log(
                 at += group_len(records.len());
             }
             Some(_) => return Err(damaged(&file, at, "a group of records is missing")),
-            None if last && !has_group(number, &bytes[at..]) => {
+            None if last && !is_followed(number, groups, &bytes[at..]) => {
                 found.torn_bytes += (bytes.len() - at) as u64;
                 tracing::info!(file, at, "what was not durable is cut off");
                 files

@@ -135,7 +135,7 @@ fn checkpoint(
     epoch: u64,
     promised: &mut Promised,
 ) -> Result<(), LogError> {
-    let number = writer.rotate()?;
+    let number = writer.prepare().and_then(|next| writer.rotate(next))?;
     let mut checkpoint = Checkpoint::begin(Arc::new(files.clone()), epoch, number)?;
     let before: Vec<_> = promised.known.values().cloned().collect();
     let (first, second) = before.split_at(before.len() / 2);
@@ -212,6 +212,24 @@ fn directory() -> (SimFiles, Promised) {
     commit(&mut writer, &[held(5)], &mut promised).unwrap();
     commit(&mut writer, &[held(6)], &mut promised).unwrap();
     (files, promised)
+}
+
+#[test]
+fn what_somebody_named_like_a_group_is_torn_with_the_group_that_it_is_in() {
+    use super::frame::{group, is_followed};
+    let (file, torn) = (3, 7);
+    let like = |number| group(file, number, b"a record");
+    // A key that looks like an earlier group, or like the one that is cut.
+    let mut bytes = Vec::new();
+    for number in [0, torn, torn + 2] {
+        let records = [b"before".to_vec(), like(number), b"after".to_vec()];
+        bytes = group(file, torn, &records.concat());
+        bytes.truncate(bytes.len() - 2);
+        assert!(!is_followed(file, torn, &bytes), "{number}");
+    }
+    // Behind it goes on what was acknowledged.
+    bytes.extend(like(torn + 1));
+    assert!(is_followed(file, torn, &bytes));
 }
 
 #[test]
@@ -341,6 +359,8 @@ fn record() -> impl Strategy<Value = Record> {
         (storage.clone(), prop::collection::vec(any::<u64>(), 0..9))
             .prop_map(|(storage, tasks)| Record::Acknowledged { storage, tasks }),
         storage.prop_map(|storage| Record::Forgotten { storage }),
+        object().prop_map(|(tenant, key, last)| Record::Gone { tenant, key, last }),
+        any::<u64>().prop_map(|last| Record::Tasks { last }),
     ]
 }
 

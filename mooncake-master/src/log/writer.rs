@@ -33,7 +33,8 @@ impl Writer {
     ) -> Result<Self, LogError> {
         debug_assert!(epoch > recovered.epoch, "each life has a greater epoch");
         let number = recovered.last + 1;
-        let (out, bytes) = create(&*files, epoch, number)?;
+        let (out, bytes) = prepare(&*files, epoch, number)?;
+        name(&*files, number)?;
         Ok(Self {
             files,
             epoch,
@@ -57,37 +58,56 @@ impl Writer {
         Ok(())
     }
 
-    /// Goes on in a new file; its number. A checkpoint that begins after it knows all before it.
-    pub(super) fn rotate(&mut self) -> Result<u64, LogError> {
+    /// Makes a new file ready. If that fails, the one that is written is as good as before.
+    pub(super) fn prepare(&self) -> Result<Prepared, LogError> {
         let number = self.number + 1;
-        (self.out, self.bytes) = create(&*self.files, self.epoch, number)?;
+        let prepared = prepare(&*self.files, self.epoch, number);
+        if prepared.is_err() {
+            // Likewise: the next start removes it otherwise.
+            let _ = self.files.remove(&(log_name(number) + UNFINISHED));
+        }
+        prepared
+    }
+
+    /// Goes on in it; its number. A checkpoint that begins after it knows all before it.
+    pub(super) fn rotate(&mut self, (out, bytes): Prepared) -> Result<u64, LogError> {
+        let number = self.number + 1;
+        name(&*self.files, number)?;
+        (self.out, self.bytes) = (out, bytes);
         (self.number, self.groups) = (number, 0);
         Ok(number)
     }
 }
 
-fn create(files: &dyn Files, epoch: u64, number: u64) -> Result<(Box<dyn Out>, u64), LogError> {
-    let name = log_name(number);
+/// A file that has its header, and how long that is.
+pub(super) type Prepared = (Box<dyn Out>, u64);
+
+fn prepare(files: &dyn Files, epoch: u64, number: u64) -> Result<Prepared, LogError> {
     let header = Header {
         kind: Kind::Log,
         number,
         epoch,
     };
     let bytes = header.encode();
-    // It gets its name when its header is durable: no loss of power leaves half of one.
-    let unfinished = name.clone() + UNFINISHED;
+    let unfinished = log_name(number) + UNFINISHED;
     let created = files.create(&unfinished);
     let mut out = created.map_err(LogError::io("make", &unfinished))?;
     out.append(&bytes)
         .map_err(LogError::io("write", &unfinished))?;
     out.sync().map_err(LogError::io("sync", &unfinished))?;
+    Ok((out, bytes.len() as u64))
+}
+
+/// It gets its name when its header is durable: no loss of power leaves half of one.
+fn name(files: &dyn Files, number: u64) -> Result<(), LogError> {
+    let name = log_name(number);
+    let unfinished = name.clone() + UNFINISHED;
     files
         .rename(&unfinished, &name)
         .map_err(LogError::io("rename", &unfinished))?;
     files
         .sync()
-        .map_err(LogError::io("sync the directory of", &name))?;
-    Ok((out, bytes.len() as u64))
+        .map_err(LogError::io("sync the directory of", &name))
 }
 
 /// A checkpoint that is being written.
@@ -143,15 +163,29 @@ impl Checkpoint {
         Ok(())
     }
 
+    /// It will never count.
+    pub(super) fn give_up(&self) {
+        let name = checkpoint_name(self.number) + UNFINISHED;
+        // The next start removes it otherwise.
+        if let Err(error) = self.files.remove(&name) {
+            tracing::debug!(%error, name, "what was written of a checkpoint stays until then");
+        }
+    }
+
     /// Lets it count. What was told before must be durable in the log; what it replaces goes. Its
     /// bytes.
     pub(crate) fn finish(mut self) -> Result<u64, LogError> {
-        self.group(&[])?;
         let name = checkpoint_name(self.number);
         let unfinished = name.clone() + UNFINISHED;
-        self.out.sync().map_err(LogError::io("sync", &unfinished))?;
-        let rename = self.files.rename(&unfinished, &name);
-        rename.map_err(LogError::io("rename", &unfinished))?;
+        let written = self.group(&[]).and_then(|()| {
+            self.out.sync().map_err(LogError::io("sync", &unfinished))?;
+            let rename = self.files.rename(&unfinished, &name);
+            rename.map_err(LogError::io("rename", &unfinished))
+        });
+        if let Err(error) = written {
+            self.give_up();
+            return Err(error);
+        }
         self.files
             .sync()
             .map_err(LogError::io("sync the directory of", &name))?;

@@ -39,6 +39,7 @@ pub(crate) fn fault(failure: Failure) -> Fault {
             ErrorCode::PutInProgress,
             Retry::Later(left.min(WRITER_RETRY)),
         ),
+        Failure::AdoptionUnderWay { .. } => (ErrorCode::Busy, Retry::Later(SPACE_RETRY)),
         Failure::QuarantineFull { .. } => (ErrorCode::Busy, Retry::Later(SPACE_RETRY)),
         Failure::RemovesPileUp { .. } => (ErrorCode::Busy, Retry::Later(SPACE_RETRY)),
         Failure::Revoked => (ErrorCode::Revoked, Retry::Never),
@@ -46,6 +47,7 @@ pub(crate) fn fault(failure: Failure) -> Fault {
         Failure::StaleSegment { .. } => (ErrorCode::Stale, Retry::AfterRefresh),
         Failure::StorageNotFound => (ErrorCode::SegmentNotFound, Retry::AfterRefresh),
         Failure::StorageUnknown { .. } => (ErrorCode::UnavailableInCurrentStatus, Retry::Never),
+        Failure::TaskNotFound { .. } => (ErrorCode::TaskNotFound, Retry::Never),
         Failure::TooManyTenants { .. } => (ErrorCode::Busy, Retry::Never),
     };
     Fault::new(code, retry, failure.to_string())

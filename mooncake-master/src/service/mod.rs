@@ -38,7 +38,7 @@ pub mod wire {
 use self::{
     answer::Terms,
     clock::Clock,
-    remember::After,
+    remember::{After, Unlogged},
     sessions::{Registration, Sessions},
     step::whole,
 };
@@ -86,6 +86,7 @@ impl MasterService {
                 sessions: Sessions::default(),
                 promised: Mutex::default(),
                 log,
+                unlogged_removes: Mutex::default(),
                 more: Notify::new(),
                 traffic: Traffic::default(),
                 terms,
@@ -103,10 +104,14 @@ impl MasterService {
                 _ = ticks.tick() => {}
                 () = self.shared.more.notified() => {}
             }
-            while let Answer::Ticked { more: true } = self.shared.apply(&Command::Tick) {
+            loop {
+                let ticked = self.shared.apply(&Command::Tick);
+                self.shared.tend_log();
+                if ticked != (Answer::Ticked { more: true }) {
+                    break;
+                }
                 tokio::task::yield_now().await;
             }
-            self.shared.tend_log();
         }
     }
 
@@ -125,6 +130,7 @@ pub(crate) struct Shared {
     promised: Mutex<FxHashMap<u64, oneshot::Sender<Answer>>>,
     /// What must outlive the master goes there.
     log: Option<Log>,
+    unlogged_removes: Mutex<Unlogged>,
     /// The state machine has work that should not wait for the next tick.
     more: Notify,
     traffic: Traffic,

@@ -1,13 +1,65 @@
 //! Between the state machine and its log: nobody is answered on the strength of what could be
 //! forgotten.
 
-use std::sync::Arc;
+use std::{collections::VecDeque, sync::Arc};
+
+use rustc_hash::FxHashMap;
 
 use super::Shared;
-use crate::state::{Answer, Applied, Command, Effect, Failure, Operation};
+use crate::{
+    log::Log,
+    state::{Answer, Applied, Command, Effect, Failure, Key, Operation, Record},
+};
 
 /// What must be durable before an answer is given: all up to this number; 0: nothing.
 pub(super) type After = u64;
+
+/// Removes that are not durable yet: what is put in their place must not be sooner. Of which tenant
+/// they are does not matter: some put that need not waits as well.
+#[derive(Debug, Default)]
+pub(super) struct Unlogged {
+    /// In order, with their keys; none: of all keys.
+    order: VecDeque<(After, Option<Key>)>,
+    /// The latest of each key.
+    keys: FxHashMap<Key, After>,
+    /// The latest of all keys.
+    all: After,
+}
+
+impl Unlogged {
+    fn add(&mut self, after: After, record: &Record) {
+        match record {
+            Record::Removed { key, .. } | Record::Gone { key, .. } => {
+                self.order.push_back((after, Some(key.clone())));
+                self.keys.insert(key.clone(), after);
+            }
+            Record::RemovedAll { .. } => {
+                self.order.push_back((after, None));
+                self.all = after;
+            }
+            _ => {}
+        }
+    }
+
+    /// The latest of these keys that is not durable; 0: there is none.
+    fn latest<'a>(&mut self, log: &Log, keys: impl Iterator<Item = &'a Key>) -> After {
+        while let Some((after, _)) = self.order.front()
+            && log.is_durable(*after)
+        {
+            let (after, key) = self.order.pop_front().expect("there is one in front");
+            match key {
+                Some(key) if self.keys.get(&key) == Some(&after) => drop(self.keys.remove(&key)),
+                None if self.all == after => self.all = 0,
+                _ => {}
+            }
+        }
+        if self.order.is_empty() {
+            return 0;
+        }
+        let latest = keys.filter_map(|key| self.keys.get(key)).max();
+        self.all.max(latest.copied().unwrap_or_default())
+    }
+}
 
 impl Shared {
     /// Why a command that may have something to be remembered has to come later.
@@ -42,7 +94,11 @@ impl Shared {
                 Effect::Log(record) => Some(record),
                 _ => None,
             });
-            let after = log.append(records);
+            let after = log.append(records.clone());
+            let mut unlogged = self.unlogged_removes.lock();
+            for record in records {
+                unlogged.add(after, record);
+            }
             applied.effects.retain(|effect| !told(effect));
             return after;
         }
@@ -53,6 +109,21 @@ impl Shared {
                 ..
             }
             | Command::Storage { .. } => log.tail(),
+            Command::Perform { operation, .. } if operation.mutates() && !applied.again => {
+                let mut unlogged = self.unlogged_removes.lock();
+                match operation {
+                    Operation::Put(put) => {
+                        unlogged.latest(log, put.items.iter().map(|item| &item.key))
+                    }
+                    Operation::PutStart(put) => {
+                        unlogged.latest(log, put.items.iter().map(|(key, _)| key))
+                    }
+                    Operation::PutEnd(items) => {
+                        unlogged.latest(log, items.iter().map(|(key, _)| key))
+                    }
+                    _ => 0,
+                }
+            }
             _ if applied.again => log.tail(),
             _ => 0,
         }
@@ -147,14 +218,28 @@ mod tests {
 
     /// A disk that takes everything, until it takes nothing.
     #[derive(Debug, Default)]
-    struct Failing(Arc<AtomicBool>);
+    struct Failing {
+        broken: Arc<AtomicBool>,
+        /// What is to be made durable waits as long.
+        slow: Arc<AtomicBool>,
+        /// No new file can be made.
+        full: Arc<AtomicBool>,
+    }
 
     impl Failing {
         fn check(&self) -> io::Result<()> {
-            match self.0.load(Ordering::SeqCst) {
+            match self.broken.load(Ordering::SeqCst) {
                 true => Err(io::Error::other("the disk is gone")),
                 false => Ok(()),
             }
+        }
+
+        fn out(&self) -> Box<dyn Out> {
+            Box::new(Self {
+                broken: Arc::clone(&self.broken),
+                slow: Arc::clone(&self.slow),
+                full: Arc::clone(&self.full),
+            })
         }
     }
 
@@ -169,7 +254,10 @@ mod tests {
 
         fn create(&self, _: &str) -> io::Result<Box<dyn Out>> {
             self.check()?;
-            Ok(Box::new(Self(Arc::clone(&self.0))))
+            if self.full.load(Ordering::SeqCst) {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            Ok(self.out())
         }
 
         fn rename(&self, _: &str, _: &str) -> io::Result<()> {
@@ -195,6 +283,9 @@ mod tests {
         }
 
         fn sync(&mut self) -> io::Result<()> {
+            while self.slow.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
             self.check()
         }
     }
@@ -273,16 +364,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_master_whose_disk_fails_promises_nothing_that_it_could_forget() {
-        let broken = Arc::new(AtomicBool::new(false));
-        let files = Arc::new(Failing(Arc::clone(&broken)));
-        let log = Log::start(files, &Recovered::default(), 3).unwrap();
-        let settings = Settings {
-            offload: Offload::Eager,
-            log: true,
-            ..Settings::default()
-        };
-        let state = State::new(3, settings);
-        let service = MasterService::with_log(state, Duration::from_secs(1), Some(log));
+        let files = Failing::default();
+        let broken = Arc::clone(&files.broken);
+        let service = serve(files);
         let shared = service.shared();
         assert!(shared.now() >= Time::ZERO);
         dispatched(shared).await;
@@ -310,7 +394,86 @@ mod tests {
             replicas: 1,
             ..PutStart::default()
         };
-        let started = ask(shared, Operation::PutStart(put)).await;
+        let started = ask(shared, Operation::PutStart(put.clone())).await;
+        assert!(matches!(started, Answer::Started(_)), "{started:?}");
+        // But what was removed may be back after a restart, behind what was put in its place.
+        let again = PutStart {
+            items: vec![(key(), 1000)],
+            ..put
+        };
+        assert_eq!(ask(shared, Operation::PutStart(again)).await, refused);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_checkpoint_that_cannot_be_begun_leaves_the_log_as_it_is() {
+        let files = Failing::default();
+        let full = Arc::clone(&files.full);
+        let log = Arc::new(Log::start(Arc::new(files), &Recovered::default(), 3).unwrap());
+        let mut told = 0;
+        for is_full in [true, false] {
+            full.store(is_full, Ordering::SeqCst);
+            let of_thread = Arc::clone(&log);
+            let survey = move || {
+                let mut asked = false;
+                let written = of_thread.checkpoint(|_, _, _| {
+                    asked = true;
+                    crate::state::Survey::End
+                });
+                written.map(|()| asked)
+            };
+            let asked = tokio::task::spawn_blocking(survey).await.unwrap().unwrap();
+            assert_eq!(asked, !is_full);
+            let record = Record::Forgotten { storage: STORAGE };
+            told = log.append([&record].into_iter()).max(told);
+            assert!(log.durable(told).await && !log.has_failed());
+        }
+    }
+
+    fn serve(files: Failing) -> MasterService {
+        let log = Log::start(Arc::new(files), &Recovered::default(), 3).unwrap();
+        let settings = Settings {
+            offload: Offload::Eager,
+            log: true,
+            ..Settings::default()
+        };
+        let state = State::new(3, settings);
+        MasterService::with_log(state, Duration::from_secs(1), Some(log))
+    }
+
+    #[tokio::test]
+    async fn law_06_neither_a_remove_nor_what_is_put_in_its_place_is_answered_before_it_is_durable()
+    {
+        let files = Failing::default();
+        let slow = Arc::clone(&files.slow);
+        let service = serve(files);
+        let shared = service.shared();
+        dispatched(shared).await;
+        slow.store(true, Ordering::SeqCst);
+        let remove = Operation::Remove(Remove {
+            items: vec![(key(), None)],
+            barrier: false,
+        });
+        let start = |key: Key| {
+            Operation::PutStart(PutStart {
+                items: vec![(key, 1000)],
+                replicas: 1,
+                ..PutStart::default()
+            })
+        };
+        let mut removed = Box::pin(ask(shared, remove));
+        let mut started = Box::pin(ask(shared, start(key())));
+        // Each is applied when it is polled first.
+        tokio::select! {
+            biased;
+            answer = &mut removed => panic!("{answer:?} is not durable"),
+            answer = &mut started => panic!("{answer:?} is not durable"),
+            answer = ask(shared, start(Key::from(b"other".to_vec()))) => {
+                assert!(matches!(answer, Answer::Started(_)), "{answer:?}");
+            }
+        }
+        slow.store(false, Ordering::SeqCst);
+        assert_eq!(removed.await, Answer::Keys(vec![Ok(())]));
+        let started = started.await;
         assert!(matches!(started, Answer::Started(_)), "{started:?}");
     }
 }

@@ -13,6 +13,9 @@ use crate::state::{ClientId, Effect};
 /// Events that wait for one client to read; more are dropped and counted, and the client learns by
 /// the end of its leases.
 const QUEUED_EVENTS: usize = 1024;
+/// Answers that wait likewise: as many as a client may ask for at once, as they all come when one
+/// write of the log is durable.
+const QUEUED_ANSWERS: usize = 65_536;
 
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
@@ -45,10 +48,19 @@ pub(crate) struct Registration {
     pub(crate) fence: oneshot::Receiver<&'static str>,
 }
 
+impl Entry {
+    /// Tells what may go untold; `false`: it does.
+    fn tell(&self, event: event::Event) -> bool {
+        let waiting = self.events.max_capacity() - self.events.capacity();
+        let event = Event { event: Some(event) };
+        waiting < QUEUED_EVENTS && self.events.try_send(event).is_ok()
+    }
+}
+
 impl Sessions {
     /// Makes this the client's one stream; an older one is fenced. `None`: the master is stopping.
     pub(crate) fn register(&self, client: ClientId, tenant: &str) -> Option<Registration> {
-        let (events, events_out) = mpsc::channel(QUEUED_EVENTS);
+        let (events, events_out) = mpsc::channel(QUEUED_EVENTS + QUEUED_ANSWERS);
         let (fence, fence_out) = oneshot::channel();
         let mut open = self.open.lock();
         if open.stopping {
@@ -128,16 +140,14 @@ impl Sessions {
     /// again, when space is still short.
     pub(crate) fn reclaim(&self, client: ClientId) {
         if let Some(entry) = self.open.lock().streams.get(&client) {
-            let event = event::Event::Reclaim(Reclaim {});
-            let _ = entry.events.try_send(Event { event: Some(event) });
+            let _ = entry.tell(event::Event::Reclaim(Reclaim {}));
         }
     }
 
     /// Tells a client that work waits for it. If it cannot be told now it finds out by its next report.
     pub(crate) fn nudge(&self, client: ClientId) {
         if let Some(entry) = self.open.lock().streams.get(&client) {
-            let event = event::Event::Nudge(Nudge {});
-            let _ = entry.events.try_send(Event { event: Some(event) });
+            let _ = entry.tell(event::Event::Nudge(Nudge {}));
         }
     }
 
@@ -166,9 +176,8 @@ impl Sessions {
             let theirs = gone.iter().filter(|(tenant, _)| **tenant == entry.tenant);
             let objects: Vec<_> = theirs.map(|(_, object)| object.clone()).collect();
             if !objects.is_empty() {
-                let event = event::Event::Invalidate(Invalidate { objects });
-                let told = entry.events.try_send(Event { event: Some(event) });
-                untold += u64::from(told.is_err());
+                let told = entry.tell(event::Event::Invalidate(Invalidate { objects }));
+                untold += u64::from(!told);
             }
         }
         untold

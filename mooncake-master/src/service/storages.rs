@@ -15,15 +15,15 @@ use super::{
 };
 use crate::{
     state::{
-        Answer, ClientId, Command, Dropped, Failure, Held, Key, Measured, OffloadResult, Offloaded,
-        RECONCILE_PAGE, Removal, StorageAnswer, StorageCall, StorageId, StorageIdentity,
-        StorageUsage,
+        Answer, ClientId, Command, Dropped, Failure, Held, Key, Measured, ObjectName,
+        OffloadResult, Offloaded, RECONCILE_PAGE, Removal, StorageAnswer, StorageCall, StorageId,
+        StorageIdentity, StorageUsage,
     },
     time::micros,
 };
 
-/// Objects, or tasks, in one call.
-const MAX_BATCH: usize = 65_536;
+/// Objects, or tasks, in one call: it is one step, and none takes long.
+const MAX_BATCH: usize = 1024;
 
 impl MasterService {
     async fn storage_call(&self, client: u64, call: StorageCall) -> Result<Answer, Status> {
@@ -365,9 +365,17 @@ impl Storages for MasterService {
     ) -> Result<Response<proto::NotifyOffloadResponse>, Status> {
         let request = request.into_inner();
         bounded(request.results.len())?;
-        let one = |result: proto::OffloadResult| OffloadResult {
-            task: result.task,
-            outcome: outcome(result.error),
+        let one = |result: proto::OffloadResult| {
+            let named = named(&result.tenant, result.incarnation).ok();
+            OffloadResult {
+                task: result.task,
+                object: named.map(|(tenant, incarnation)| ObjectName {
+                    tenant,
+                    key: Key(result.key),
+                    incarnation,
+                }),
+                outcome: outcome(result.error),
+            }
         };
         let call = StorageCall::NotifyOffloads {
             storage: storage_id(&request.storage)?,

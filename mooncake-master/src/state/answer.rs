@@ -286,6 +286,11 @@ pub struct SegmentUsage {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
+    /// Too many removes wait for a storage that is being adopted to tell what it holds.
+    #[error(
+        "a storage is being adopted: {held} removed keys are noted until it has told what it holds, and no more can be"
+    )]
+    AdoptionUnderWay { held: u64 },
     /// The client leaves too many answers unacknowledged.
     #[error("{held} answers wait to be acknowledged")]
     AnswersPileUp { held: u64 },
@@ -356,6 +361,9 @@ pub enum Failure {
         "storage {storage} has objects of which this master knows nothing: adopt it to keep them, or empty its directory"
     )]
     StorageUnknown { storage: StorageId },
+    /// Nothing is known of the task, nor of what it was for.
+    #[error("task {task} is not known: what it was for is told by the next reconciliation")]
+    TaskNotFound { task: u64 },
     /// No segment could ever hold it.
     #[error("{length} bytes do not fit: the largest segment has {limit}")]
     TooLarge { length: u64, limit: u64 },

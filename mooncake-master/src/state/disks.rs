@@ -130,6 +130,10 @@ impl Disks {
         self.entries.get(at)
     }
 
+    pub(crate) fn reference(&self, at: u32) -> Ref {
+        self.entries.reference(at)
+    }
+
     /// The entries of a body that is marked to have some.
     pub(crate) fn of(&self, body: u32) -> impl Iterator<Item = (u32, &Entry)> {
         let first = self.of.get(&body).copied();

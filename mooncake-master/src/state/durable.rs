@@ -68,6 +68,20 @@ pub enum Record {
         /// Numbers of tasks.
         tasks: Vec<(StorageId, u64)>,
     },
+    /// A key is gone, whatever a storage tells that is being adopted.
+    Gone {
+        /// Whose.
+        tenant: String,
+        /// The key.
+        key: Key,
+        /// Up to this incarnation.
+        last: Incarnation,
+    },
+    /// Numbers of tasks up to this one may have been given out.
+    Tasks {
+        /// It.
+        last: u64,
+    },
     /// A holder has removed what these tasks name.
     Acknowledged {
         /// Where.
@@ -127,7 +141,7 @@ impl State {
         match record {
             Record::Storage { id, adopting } => {
                 let slot = self.storages.know(*id, capacity);
-                self.storages.at_mut(slot).adopting = *adopting;
+                self.set_adopting(slot, *adopting);
             }
             Record::Held {
                 storage,
@@ -188,6 +202,14 @@ impl State {
                     incarnation: *last,
                 };
                 self.replay_tasks(&removal, tasks);
+            }
+            Record::Gone { tenant, key, last } => {
+                if let Ok(tenant) = self.tenants.intern(tenant) {
+                    self.take_mark(tenant, key.clone(), *last);
+                }
+            }
+            Record::Tasks { last } => {
+                self.last_task = self.last_task.max(*last);
             }
             Record::Acknowledged { storage, tasks } => {
                 if let Some(slot) = self.storages.find(*storage) {
@@ -315,6 +337,8 @@ impl State {
     pub fn survey(&self, from: Survey, most: u32, into: &mut Vec<Record>) -> Survey {
         match from {
             Survey::Begin => {
+                let last = self.noted_task.max(self.last_task);
+                into.push(Record::Tasks { last });
                 for storage in &self.storages.all {
                     into.push(Record::Storage {
                         id: storage.identity.id,
@@ -328,6 +352,13 @@ impl State {
                         tenant: self.tenants.name(*tenant).to_string(),
                         last: *last,
                         tasks: Vec::new(),
+                    });
+                }
+                for ((tenant, key), last) in &self.marks {
+                    into.push(Record::Gone {
+                        tenant: self.tenants.name(*tenant).to_string(),
+                        key: key.clone(),
+                        last: *last,
                     });
                 }
                 Survey::Objects(0)

@@ -122,11 +122,24 @@ pub struct Held {
     pub length: u64,
 }
 
+/// One life of a tenant's key.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ObjectName {
+    /// Whose.
+    pub tenant: String,
+    /// Its key.
+    pub key: Key,
+    /// Which life of the key.
+    pub incarnation: Incarnation,
+}
+
 /// How an offload ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OffloadResult {
     /// The task.
     pub task: u64,
+    /// What it was for, by which it is judged when the task has ended before.
+    pub object: Option<ObjectName>,
     /// What became of it.
     pub outcome: Offloaded,
 }

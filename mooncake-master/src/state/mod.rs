@@ -13,6 +13,7 @@
 //! deadline, and the longest budget of a write frame after it). Until then the memory is in
 //! *quarantine*.
 
+mod adoption;
 mod answer;
 mod bodies;
 mod clients;
@@ -62,8 +63,8 @@ pub use command::{
 };
 pub use durable::{Record, Survey};
 pub use holder::{
-    Dropped, Held, Measured, OffloadResult, Offloaded, Removal, StorageAnswer, StorageCall,
-    StorageUsage,
+    Dropped, Held, Measured, ObjectName, OffloadResult, Offloaded, Removal, StorageAnswer,
+    StorageCall, StorageUsage,
 };
 pub use ids::{
     ClientId, DEFAULT_TENANT, Incarnation, Key, MAX_KEY_BYTES, MAX_NAME_BYTES, MAX_TENANT_BYTES,
@@ -242,7 +243,11 @@ pub struct State {
     missing: VecDeque<u32>,
     /// Up to where tenants have removed all that they had.
     watermarks: FxHashMap<TenantId, Incarnation>,
+    /// What was removed while storages are being adopted.
+    marks: adoption::Marks,
     last_task: u64,
+    /// The log says that numbers up to this one may have been given out.
+    noted_task: u64,
     /// Of objects that shall be evicted once they are on a disk.
     saving_bytes: u64,
     /// Nothing can be logged any more.
@@ -283,8 +288,10 @@ impl State {
             orphans: VecDeque::new(),
             missing: VecDeque::new(),
             watermarks: FxHashMap::default(),
-            // No life of a master has so many tasks that it meets those of the next.
+            marks: adoption::Marks::new(),
+            // Beyond those of earlier lives that had no log; of others the log tells.
             last_task: epoch << 12,
+            noted_task: 0,
             saving_bytes: 0,
             forgetful: false,
             again: false,
@@ -414,8 +421,9 @@ impl State {
                     Operation::Put(_) | Operation::PutStart(_) => {
                         self.tenants.intern(tenant).map(Some)
                     }
-                    // Storages that are away may have something of it.
-                    Operation::RemoveAll if !self.storages.all.is_empty() => {
+                    // Storages that are away, or are adopted one day, may have something of it.
+                    Operation::RemoveAll => self.tenants.intern(tenant).map(Some),
+                    Operation::Remove(_) if self.is_adopting() => {
                         self.tenants.intern(tenant).map(Some)
                     }
                     _ => self.tenants.find(tenant),

@@ -9,8 +9,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Answer, ClientId, Dropped, Failure, Incarnation, Key, Located, OffloadResult, Offloaded, State,
-    StorageAnswer,
+    Answer, ClientId, Dropped, Failure, Incarnation, Key, Located, ObjectName, OffloadResult,
+    Offloaded, State, StorageAnswer,
     bodies::Body,
     disks::{Entry, Stage},
     durable::Record,
@@ -81,10 +81,15 @@ impl State {
         let disks = &self.disks;
         let storage = &mut self.storages.all[target as usize];
         let limit = self.settings.offload_queue_limit;
-        if storage.offloads.len() >= limit {
-            // Those that are no more go first; the queue has room for this one, so some go.
-            let waits = |at: &Ref| disks.get(*at).is_some_and(|e| e.stage == Stage::Queued);
+        // The queue has room for this one, so some of these are no more: they go in front, and when
+        // these are as many as can wait, everywhere.
+        let waits = |at: &Ref| disks.get(*at).is_some_and(|e| e.stage == Stage::Queued);
+        if storage.offloads.len() >= limit.saturating_mul(2) {
             storage.offloads.retain(waits);
+        } else if storage.offloads.len() >= limit {
+            while storage.offloads.front().is_some_and(|at| !waits(at)) {
+                storage.offloads.pop_front();
+            }
         }
         storage.offloads.push_back(at);
         self.nudge(target);
@@ -165,8 +170,10 @@ impl State {
             }
             let task = self.dispatch(at, until);
             let body = entry.body;
-            self.objects.bodies[body].leases += 1;
-            covered.push(body);
+            if self.has_memory(at.slot) {
+                self.objects.bodies[body].leases += 1;
+                covered.push(body);
+            }
             let (tenant, key, _) = self.name_of(body);
             tasks.push((task, tenant, key));
             let segments = &self.segments;
@@ -177,7 +184,7 @@ impl State {
         } else {
             self.leases.grant((holder, 0), covered, until)
         };
-        let more = self.next_offload(now, slot).is_some();
+        let more = !self.may_go_on() || self.next_offload(now, slot).is_some();
         let objects = Located {
             results,
             segments: table.handles,
@@ -193,7 +200,7 @@ impl State {
 
     /// The next task to be given out; those are forgotten that cannot be.
     fn next_offload(&mut self, now: Time, slot: u32) -> Option<Ref> {
-        loop {
+        while self.may_go_on() {
             let storage = &mut self.storages.all[slot as usize];
             if !storage.is_usable() {
                 return None;
@@ -202,13 +209,17 @@ impl State {
                 && until <= now
             {
                 // The answer may have been lost, or the disk is slow: then the holder knows the task.
+                // If it does not, and the memory is gone by now, it says so, and the task ends.
                 let at = storage.tasks.get(&task).copied();
-                let given = at.filter(|at| self.disks.get(*at).is_some());
-                let readable = given.filter(|at| self.has_memory(at.slot));
-                if readable.is_some() {
-                    return readable;
+                let given = at.filter(|at| {
+                    let entry = self.disks.get(*at);
+                    entry.is_some_and(|entry| !self.objects.is_doomed(entry.body))
+                });
+                if given.is_some() {
+                    return given;
                 }
                 self.storages.at_mut(slot).fetched.pop_front();
+                self.work += 1;
                 continue;
             }
             if storage.tasks.len() >= UNDER_WAY {
@@ -220,7 +231,9 @@ impl State {
                 return Some(at);
             }
             self.storages.at_mut(slot).offloads.pop_front();
+            self.work += 1;
         }
+        None
     }
 
     /// The object of an entry can be read from memory.
@@ -234,16 +247,12 @@ impl State {
         let entry = *self.disks.at(at.slot);
         if entry.stage == Stage::Queued {
             let task = self.next_task();
-            let length = self.objects.bodies[entry.body].length;
+            self.send_out(at.slot);
             let storage = &mut self.storages.all[entry.storage as usize];
             storage.offloads.pop_front();
-            storage.queued -= 1;
-            storage.value_bytes += length;
             storage.tasks.insert(task, at);
             storage.fetched.push_back((until, task));
-            let entry = self.disks.at_mut(at.slot);
-            entry.stage = Stage::Dispatched;
-            entry.task = task;
+            self.disks.at_mut(at.slot).task = task;
             self.log_held(at);
             return task;
         }
@@ -251,6 +260,16 @@ impl State {
         storage.fetched.pop_front();
         storage.fetched.push_back((until, entry.task));
         entry.task
+    }
+
+    /// The holder may be writing what waited.
+    fn send_out(&mut self, at: u32) {
+        let entry = self.disks.at_mut(at);
+        entry.stage = Stage::Dispatched;
+        let length = self.objects.bodies[entry.body].length;
+        let storage = &mut self.storages.all[entry.storage as usize];
+        storage.queued -= 1;
+        storage.value_bytes += length;
     }
 
     pub(super) fn notify_offloads(
@@ -261,31 +280,51 @@ impl State {
     ) -> Answer {
         let results = results
             .iter()
-            .map(|OffloadResult { task, outcome }| self.offloaded(now, slot, *task, *outcome))
+            .map(|result| self.offloaded(now, slot, result))
             .collect();
         self.evict_beside();
         Answer::Storage(StorageAnswer::Each(results))
     }
 
-    fn offloaded(
-        &mut self,
-        now: Time,
-        slot: u32,
-        task: u64,
-        outcome: Offloaded,
-    ) -> Result<(), Failure> {
-        let at = self.storages.at_mut(slot).tasks.remove(&task);
-        let found = at.and_then(|at| Some((at, *self.disks.get(at)?)));
-        let Some((at, entry)) = found.filter(|(_, entry)| !self.objects.is_doomed(entry.body))
-        else {
-            return Err(Failure::Revoked);
+    fn offloaded(&mut self, now: Time, slot: u32, result: &OffloadResult) -> Result<(), Failure> {
+        let OffloadResult {
+            task,
+            object,
+            outcome,
+        } = result;
+        let task = *task;
+        let at = self.storages.at(slot).tasks.get(&task).copied();
+        let known = at.filter(|at| match (self.disks.get(*at), object) {
+            (Some(entry), Some(object)) => self.is_named(entry.body, object),
+            (entry, None) => entry.is_some(),
+            (None, _) => false,
+        });
+        let at = match known {
+            Some(at) => at,
+            // It has ended, by an answer that was lost or by a reconciliation.
+            None => self.judge(slot, task, object.as_ref())?,
         };
+        let entry = *self.disks.at(at.slot);
+        if self.objects.is_doomed(entry.body) {
+            return Err(Failure::Revoked);
+        }
+        let begun = known.is_some() && entry.stage == Stage::Dispatched;
         match outcome {
             Offloaded::Done => {
-                self.totals.offloaded_objects += 1;
+                if entry.stage == Stage::Queued {
+                    // It was given out more than once, and failed the other time.
+                    self.check_log()?;
+                    self.send_out(at.slot);
+                    self.log_held(at);
+                }
+                if entry.stage != Stage::OnDisk {
+                    self.totals.offloaded_objects += 1;
+                }
                 self.found(at.slot);
                 self.unpark(entry.body);
             }
+            // It says nothing of what another attempt has brought there.
+            Offloaded::Failed | Offloaded::Refused if !begun => {}
             Offloaded::Failed if entry.failures + 1 < TRIES && self.has_memory(at.slot) => {
                 self.disks.at_mut(at.slot).failures += 1;
                 self.take_back(at);
@@ -305,6 +344,34 @@ impl State {
         Ok(())
     }
 
+    fn is_named(&self, body: u32, object: &ObjectName) -> bool {
+        let bodies = &self.objects.bodies;
+        let tenant = self.tenants.find(&object.tenant).ok().flatten();
+        bodies.incarnation(body) == object.incarnation
+            && tenant.is_some_and(|tenant| bodies.is_of(body, tenant, &object.key.0))
+    }
+
+    /// The entry of an object that a task which is not known was for. If there is none: whether the
+    /// object is gone, so that nothing may stay of it.
+    fn judge(&self, slot: u32, task: u64, object: Option<&ObjectName>) -> Result<Ref, Failure> {
+        let unknown = Failure::TaskNotFound { task };
+        let Some(object) = object else {
+            return Err(unknown);
+        };
+        let tenant = self.tenants.find(&object.tenant)?;
+        match self.find_complete(tenant, &object.key, object.incarnation) {
+            Some(body) => {
+                let mut entries = self.disks.of(body);
+                let here = entries.find(|(_, entry)| entry.storage == slot);
+                // It lives elsewhere: no harm is in what is here.
+                here.map(|(at, _)| self.disks.reference(at)).ok_or(unknown)
+            }
+            // What it holds is not known yet.
+            None if self.storages.at(slot).adopting => Err(unknown),
+            None => Err(Failure::Revoked),
+        }
+    }
+
     /// What was dispatched waits again.
     fn take_back(&mut self, at: Ref) {
         let entry = *self.disks.at(at.slot);
@@ -312,6 +379,7 @@ impl State {
         self.log_left(at.slot);
         self.disks.at_mut(at.slot).stage = Stage::Queued;
         let storage = &mut self.storages.all[entry.storage as usize];
+        storage.tasks.remove(&entry.task);
         storage.value_bytes -= length;
         storage.queued += 1;
         storage.offloads.push_back(at);
@@ -549,6 +617,7 @@ impl State {
         if entry.stage == Stage::Dispatched {
             let length = self.objects.bodies[entry.body].length;
             let storage = self.storages.at_mut(entry.storage);
+            storage.tasks.remove(&entry.task);
             storage.coming_bytes -= length;
             storage.on_disk += 1;
             self.disks.at_mut(at).stage = Stage::OnDisk;
@@ -564,9 +633,17 @@ impl State {
         self.leave(at);
         if self.objects.bodies[body].count() == 0 {
             self.lose_memory(now, body);
-        } else if !self.objects.bodies[body].has_disk() {
+        } else if !self.is_awaited(body) {
             self.unsave(body);
         }
+    }
+
+    /// The object is on a disk, or a holder that is alive is to bring it there.
+    fn is_awaited(&self, body: u32) -> bool {
+        let awaited = |(_, entry): (u32, &Entry)| {
+            entry.stage == Stage::OnDisk || self.storages.at(entry.storage).mounted
+        };
+        self.objects.bodies[body].has_disk() && self.disks.of(body).any(awaited)
     }
 
     /// A complete object has no memory any more: it stays if it is on a disk, or may be.
@@ -630,6 +707,9 @@ impl State {
     }
 
     pub(super) fn log_held(&mut self, at: Ref) {
+        if !self.settings.log {
+            return;
+        }
         let Entry { body, storage, .. } = *self.disks.at(at.slot);
         let (tenant, key, incarnation) = self.name_of(body);
         let length = self.objects.bodies[body].length;
@@ -644,6 +724,9 @@ impl State {
     }
 
     fn log_left(&mut self, at: u32) {
+        if !self.settings.log {
+            return;
+        }
         let Entry { body, storage, .. } = *self.disks.at(at);
         let (tenant, key, incarnation) = self.name_of(body);
         let storage = self.storages.at(storage).identity.id;

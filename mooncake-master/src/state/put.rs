@@ -183,7 +183,9 @@ impl State {
                 let admitted = self.admit(now, (sought, put.upsert), item.length);
                 let slot = admitted.and_then(|standing| {
                     if let Some(replaced) = standing.0 {
-                        self.room_for_removal(replaced, put.items.len())?;
+                        // More than fit at all are never waited for.
+                        let most = self.settings.remove_queue_limit;
+                        self.room_for_removal(replaced, put.items.len().min(most))?;
                     }
                     let slot = self.create(sought, item.length);
                     let bodies = &mut self.objects.bodies;

@@ -8,12 +8,15 @@ use std::{
 use smallvec::SmallVec;
 
 use super::{
-    Answer, Failure, Held, Incarnation, Key, Removal, State, StorageAnswer, StorageId,
-    disks::Stage, durable::Record, tenants::TenantId,
+    Answer, Failure, Incarnation, Key, Removal, State, StorageAnswer, StorageId, disks::Stage,
+    durable::Record, tenants::TenantId,
 };
 
 /// Tasks that are given out at once.
 const FETCH: usize = 1024;
+
+/// Numbers of tasks are noted in the log so many at a time.
+const NOTED: u64 = 4096;
 
 /// A task, and the promise that waits for it.
 #[derive(Clone, Debug)]
@@ -85,17 +88,6 @@ impl RemoveTaskQueue {
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Pending)> {
         self.tasks.iter().map(|(task, pending)| (*task, pending))
     }
-
-    /// This life of this key is to be removed.
-    pub(crate) fn has(&self, held: &Held) -> bool {
-        self.tasks.values().any(|Pending { removal, .. }| {
-            removal.tenant == held.tenant
-                && match &removal.key {
-                    Some(key) => *key == held.key && removal.incarnation == held.incarnation,
-                    None => held.incarnation <= removal.incarnation,
-                }
-        })
-    }
 }
 
 impl State {
@@ -118,6 +110,9 @@ impl State {
         }
         if durable {
             self.check_log()?;
+            if self.is_adopting() {
+                self.room_for_marks(at_once)?;
+            }
         }
         Ok(())
     }
@@ -156,6 +151,10 @@ impl State {
         }
         if durable {
             let (tenant, key, incarnation) = self.name_of(slot);
+            if self.is_adopting() {
+                let tenant = self.objects.bodies[slot].tenant();
+                self.mark(tenant, key.clone(), incarnation);
+            }
             self.log(|| Record::Removed {
                 tenant,
                 key,
@@ -168,6 +167,12 @@ impl State {
     /// A number that no task had before, in any life of the master.
     pub(super) fn next_task(&mut self) -> u64 {
         self.last_task += 1;
+        if self.last_task > self.noted_task {
+            // Whatever the date says, the next life begins after these.
+            self.noted_task = self.last_task.saturating_add(NOTED);
+            let last = self.noted_task;
+            self.log(|| Record::Tasks { last });
+        }
         self.last_task
     }
 
@@ -181,9 +186,6 @@ impl State {
 
     /// Whether a tenant's objects can be removed from all disks.
     pub(super) fn room_for_removal_of_all(&self) -> Result<(), Failure> {
-        if self.storages.all.is_empty() {
-            return Ok(());
-        }
         self.check_log()?;
         for &slot in &self.storages.mounted {
             let storage = self.storages.at(slot);
@@ -203,9 +205,7 @@ impl State {
         last: Incarnation,
         ticket: u64,
     ) {
-        if self.storages.all.is_empty() {
-            return;
-        }
+        // Also without any storage: one may be adopted later.
         self.watermarks.insert(tenant, last);
         let name = self.tenants.name(tenant).to_string();
         let mut tasks = Vec::new();
@@ -262,8 +262,7 @@ impl State {
     /// The holder is gone: its return reconciles anyway.
     pub(super) fn forget_removes(&mut self, slot: u32) {
         let storage = self.storages.at_mut(slot);
-        // What is not in the durable set of a storage that is being adopted would be kept.
-        if storage.adopting || storage.removes.len() == 0 {
+        if storage.removes.len() == 0 {
             return;
         }
         let id = storage.identity.id;

@@ -92,12 +92,17 @@ impl State {
         incarnation: Option<Incarnation>,
     ) -> Result<(), Failure> {
         check_key(&key.0)?;
+        let adopting = tenant.filter(|_| self.is_adopting());
+        if adopting.is_some() {
+            self.room_for_marks(1)?;
+        }
         let (complete, under_way) = self.stands_for(self.objects.sought(tenant, &key.0));
         let meant = |slot: &u32| {
             incarnation.is_none_or(|named| named == self.objects.bodies.incarnation(*slot))
         };
         let (complete, under_way) = (complete.filter(meant), under_way.filter(meant));
         if complete.or(under_way).is_none() {
+            self.mark_removed(adopting, key, incarnation);
             return Err(Failure::ObjectNotFound);
         }
         if let Some(slot) = complete {
@@ -109,7 +114,25 @@ impl State {
         if let Some(slot) = complete {
             self.retire(now, slot);
         }
+        self.mark_removed(adopting, key, incarnation);
         Ok(())
+    }
+
+    /// What a storage that is being adopted will tell of the key is gone as well.
+    fn mark_removed(
+        &mut self,
+        adopting: Option<TenantId>,
+        key: &Key,
+        incarnation: Option<Incarnation>,
+    ) {
+        if let Some(tenant) = adopting {
+            let latest = Incarnation {
+                epoch: self.epoch,
+                sequence: self.sequence,
+            };
+            let last = incarnation.map_or(latest, |named| named.min(latest));
+            self.mark(tenant, key.clone(), last);
+        }
     }
 
     pub(super) fn remove_all(

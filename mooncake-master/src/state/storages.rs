@@ -111,6 +111,8 @@ pub(crate) struct Storages {
     by_id: BTreeMap<StorageId, u32>,
     /// Those that are mounted.
     pub(crate) mounted: Vec<u32>,
+    /// How many are being adopted.
+    pub(crate) adopting: usize,
 }
 
 impl Storages {
@@ -318,7 +320,9 @@ impl State {
         let resumed = self.storages.at(slot).identity.holder == client;
         let mut identity = storage.clone();
         if !self.seen(now, client) {
-            let holder = Client::new(None, identity.holder_name.clone(), now);
+            let mut holder = Client::new(None, identity.holder_name.clone(), now);
+            // It has said nothing yet of the segments that it may bring.
+            holder.heard = false;
             self.clients.all.insert(client, holder);
         } else if identity.holder_name.is_empty() {
             identity
@@ -335,7 +339,10 @@ impl State {
         }
         if !storage.mounted {
             storage.mounted = true;
+            // Nothing of an earlier reconciliation counts, begun or ended.
             storage.reconciled = false;
+            storage.next_page = 0;
+            storage.round += 1;
             storage.nudged = false;
             self.storages.mounted.push(slot);
         }
@@ -352,7 +359,7 @@ impl State {
             )));
         }
         let slot = self.storages.know(id, self.settings.remove_queue_limit);
-        self.storages.at_mut(slot).adopting = adopting;
+        self.set_adopting(slot, adopting);
         self.log(|| Record::Storage { id, adopting });
         Ok(slot)
     }
@@ -453,17 +460,17 @@ impl State {
         if storage.adopting {
             self.check_log()?;
             let newest = objects.iter().map(|held| held.incarnation.epoch).max();
-            if let Some(epoch) = newest.filter(|epoch| *epoch > self.epoch) {
+            if let Some(epoch) = newest.filter(|epoch| *epoch >= self.epoch) {
                 return Err(Failure::invalid(format!(
-                    "the storage has objects of epoch {epoch}, and this master is at {}: it cannot \
-                     give out later ones",
+                    "the storage has objects of epoch {epoch}, and this master, which gave it \
+                     nothing, is at {}: it cannot give out later ones",
                     self.epoch
                 )));
             }
         }
         let mut remove = Vec::new();
         for (index, held) in (0u32..).zip(objects) {
-            if !self.keeps(now, slot, held) {
+            if !self.keeps(now, slot, held)? {
                 remove.push(index);
             }
         }
@@ -471,8 +478,9 @@ impl State {
         storage.next_page = page + 1;
         if last {
             storage.reconciled = true;
-            if std::mem::take(&mut storage.adopting) {
+            if storage.adopting {
                 let (id, adopting) = (storage.identity.id, false);
+                self.set_adopting(slot, adopting);
                 self.log(|| Record::Storage { id, adopting });
             }
             self.missing.push_back(slot);
@@ -482,10 +490,10 @@ impl State {
     }
 
     /// Whether an object that is on the disk stays there; if so it can be read once all is told.
-    fn keeps(&mut self, now: Time, slot: u32, held: &Held) -> bool {
+    fn keeps(&mut self, now: Time, slot: u32, held: &Held) -> Result<bool, Failure> {
         let adopting = self.storages.at(slot).adopting;
         if super::check_key(&held.key.0).is_err() || held.length == 0 {
-            return false;
+            return Ok(false);
         }
         let tenant = if adopting {
             self.tenants.intern(&held.tenant).ok()
@@ -493,7 +501,7 @@ impl State {
             self.tenants.find(&held.tenant).ok().flatten()
         };
         let Some(tenant) = tenant else {
-            return false;
+            return Ok(false);
         };
         let sought = self.objects.sought(Some(tenant), &held.key.0);
         let (complete, under_way) = self.stands_for(sought);
@@ -510,7 +518,7 @@ impl State {
         match here {
             Some(at) if self.disks.at(at).stage != Stage::Queued => {
                 self.found(at);
-                return true;
+                return Ok(true);
             }
             // It is to be written there: but it is to be removed there first.
             Some(at) => self.erase(now, at),
@@ -519,18 +527,26 @@ impl State {
         let watermark = self.watermarks.get(&tenant);
         if !adopting
             || watermark.is_some_and(|last| held.incarnation <= *last)
-            || self.storages.at(slot).removes.has(held)
+            || self.is_marked(tenant, &held.key, held.incarnation)
         {
-            return false;
+            return Ok(false);
         }
-        let body = match (body, complete.or(under_way)) {
-            (Some(body), _) => body,
-            (None, Some(_)) => return false,
-            (None, None) => self.restore(now, sought, held.incarnation, held.length),
+        let body = match (body, complete, under_way) {
+            (Some(body), ..) => body,
+            // Another adopted storage told of an earlier life before.
+            (None, Some(older), None)
+                if self.objects.bodies.incarnation(older) < held.incarnation =>
+            {
+                self.room_for_removal(older, 1)?;
+                self.retire(now, older);
+                self.restore(now, sought, held.incarnation, held.length)
+            }
+            (None, Some(_), _) | (None, _, Some(_)) => return Ok(false),
+            (None, None, None) => self.restore(now, sought, held.incarnation, held.length),
         };
         let at = self.enter(body, slot, Stage::OnDisk);
         self.log_held(at);
-        true
+        Ok(true)
     }
 
     /// A reconciliation has found this entry.

@@ -1,5 +1,6 @@
 //! Random lives of a store, whose books must balance after each step.
 
+mod adoption;
 mod durability;
 mod steps;
 
@@ -194,7 +195,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (client.clone(), storage.clone(), 0..MIB).prop_map(|(c, s, u)| Step::Measure(c, s, u)),
         6 => (client.clone(), storage.clone(), 0u32..4)
             .prop_map(|(c, s, n)| Step::FetchOffloads(c, s, n)),
-        8 => (client.clone(), storage.clone(), index(), 0u8..8)
+        8 => (client.clone(), storage.clone(), index(), 0u8..16)
             .prop_map(|(c, s, i, o)| Step::Notify(c, s, i, o)),
         3 => (client.clone(), storage.clone(), 0u32..4, 0usize..4)
             .prop_map(|(c, s, f, a)| Step::Removes(c, s, f, a)),

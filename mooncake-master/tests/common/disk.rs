@@ -7,7 +7,7 @@
 )]
 
 use mooncake_master::state::{
-    Answer, ClientId, Command, Dropped, Failure, Held, Incarnation, Measured, Object,
+    Answer, ClientId, Command, Dropped, Failure, Held, Incarnation, Measured, Object, ObjectName,
     OffloadResult, Offloaded, Removal, StorageAnswer, StorageCall, StorageId, StorageIdentity,
 };
 
@@ -101,9 +101,30 @@ impl Store {
         task: u64,
         outcome: Offloaded,
     ) -> Result<(), Failure> {
+        self.notify_of(client, id, task, None, outcome)
+    }
+
+    /// The same with the name of what the task was for.
+    pub(crate) fn notify_of(
+        &mut self,
+        client: u64,
+        id: u8,
+        task: u64,
+        named: Option<(&str, &Object)>,
+        outcome: Offloaded,
+    ) -> Result<(), Failure> {
+        let object = named.map(|(key, object)| ObjectName {
+            tenant: "default".to_owned(),
+            key: self::key(key),
+            incarnation: object.incarnation,
+        });
         let call = StorageCall::NotifyOffloads {
             storage: storage(id),
-            results: vec![OffloadResult { task, outcome }],
+            results: vec![OffloadResult {
+                task,
+                object,
+                outcome,
+            }],
         };
         self.each(client, call)
     }

@@ -11,8 +11,8 @@ use std::time::Duration;
 use mooncake_master::{
     Time,
     state::{
-        Answer, Applied, Caller, ClientId, Command, Failure, Incarnation, Key, Object, Operation,
-        PutStart, Remove, SegmentId, SegmentIdentity, Settings, State,
+        Answer, Applied, Caller, ClientId, Command, Effect, Failure, Incarnation, Key, Object,
+        Operation, PutStart, Record, Remove, SegmentId, SegmentIdentity, Settings, State,
     },
 };
 
@@ -20,6 +20,8 @@ pub(crate) struct Store {
     pub(crate) state: State,
     pub(crate) now: Time,
     pub(crate) number: u64,
+    /// All that must outlive the master.
+    pub(crate) records: Vec<Record>,
 }
 
 impl Store {
@@ -28,6 +30,7 @@ impl Store {
             state: State::new(1, settings),
             now: Time::ZERO,
             number: 0,
+            records: Vec::new(),
         }
     }
 
@@ -40,7 +43,13 @@ impl Store {
     }
 
     pub(crate) fn apply(&mut self, command: Command) -> Applied {
-        self.state.apply(self.now, &command)
+        let applied = self.state.apply(self.now, &command);
+        for effect in &applied.effects {
+            if let Effect::Log(record) = effect {
+                self.records.push(record.clone());
+            }
+        }
+        applied
     }
 
     /// Moves the clock, with a tick at least each second. The given clients keep pinging.

@@ -9,6 +9,12 @@ struct Disk {
     objects: BTreeMap<(String, Key, Incarnation), u64>,
     /// Fetched and not ended: tenant, key, life and length.
     tasks: BTreeMap<u64, (String, Key, Incarnation, u64)>,
+    /// All that were ever given out.
+    told: BTreeSet<u64>,
+    /// Those of which the end was told.
+    ended: BTreeSet<u64>,
+    /// Has tombstones.
+    buried: BTreeSet<(String, Key, Incarnation)>,
 }
 
 /// A name that a record gives.
@@ -53,7 +59,7 @@ impl Disks {
 
     fn follow(&mut self, record: &Record) {
         match record.clone() {
-            Record::Storage { .. } => {}
+            Record::Storage { .. } | Record::Gone { .. } | Record::Tasks { .. } => {}
             Record::Held {
                 storage,
                 tenant,
@@ -154,7 +160,7 @@ fn durable_set(state: &State) -> (Held, Removing) {
                     removing.insert(task, (tenant.clone(), None, last));
                 }
             }
-            Record::Storage { .. } => {}
+            Record::Storage { .. } | Record::Gone { .. } | Record::Tasks { .. } => {}
             other => panic!("{other:?} is no part of a survey"),
         }
     }
@@ -228,6 +234,7 @@ impl Driver {
                 if !kept {
                     let disk = self.disks.disks.entry(id(storage)).or_default();
                     disk.objects.remove(&name);
+                    disk.buried.insert(name);
                 }
             }
         }
@@ -292,7 +299,9 @@ impl Driver {
                     let disk = self.disks.disks.entry(id(storage)).or_default();
                     for ((task, tenant, key), object) in tasks.into_iter().zip(objects.results) {
                         let object = object.unwrap();
-                        assert!(!object.replicas.is_empty());
+                        // Only what is given out again may have no memory left.
+                        assert!(!object.replicas.is_empty() || disk.told.contains(&task));
+                        disk.told.insert(task);
                         let name = (tenant, key, object.incarnation, object.length);
                         disk.tasks.insert(task, name);
                     }
@@ -300,6 +309,7 @@ impl Driver {
                 }
             }
             Step::Notify(client, storage, which, outcome) => {
+                let again = outcome >= 8;
                 let Some(disk) = self.disks.disks.get_mut(&id(storage)) else {
                     return;
                 };
@@ -308,25 +318,59 @@ impl Driver {
                     return;
                 }
                 let task = *which.get(&tasks);
-                let (tenant, key, incarnation, length) = disk.tasks.remove(&task).unwrap();
-                let outcome = match outcome {
+                let (tenant, key, incarnation, length) = disk.tasks[&task].clone();
+                let mut outcome = match outcome % 8 {
                     0 => Offloaded::Failed,
                     1 => Offloaded::Refused,
                     _ => Offloaded::Done,
                 };
-                let name = (tenant, key, incarnation);
-                if outcome == Offloaded::Done {
+                let name = (tenant.clone(), key.clone(), incarnation);
+                // A tombstone lets none of its name in again.
+                if outcome == Offloaded::Done && disk.buried.contains(&name) {
+                    outcome = Offloaded::Failed;
+                }
+                if outcome == Offloaded::Done && !disk.ended.contains(&task) {
                     disk.objects.insert(name.clone(), length);
                 }
+                // What is told again is what was told before, or that another attempt failed.
+                if outcome == Offloaded::Done && !disk.objects.contains_key(&name) {
+                    outcome = Offloaded::Refused;
+                }
+                disk.ended.insert(task);
+                if outcome != Offloaded::Done || again {
+                    disk.tasks.remove(&task);
+                }
+                let object = ObjectName {
+                    tenant,
+                    key,
+                    incarnation,
+                };
                 let call = StorageCall::NotifyOffloads {
                     storage: id(storage),
-                    results: vec![OffloadResult { task, outcome }],
+                    results: vec![OffloadResult {
+                        task,
+                        object: Some(object),
+                        outcome,
+                    }],
                 };
                 let answer = self.call(state, client, call);
-                let revoked = vec![Err(Failure::Revoked)];
-                if answer == Answer::Storage(StorageAnswer::Each(revoked)) {
-                    let disk = self.disks.disks.entry(id(storage)).or_default();
-                    disk.objects.remove(&name);
+                let Answer::Storage(StorageAnswer::Each(results)) = answer else {
+                    return;
+                };
+                let (tenant, key, of) = name.clone();
+                let kept = self
+                    .disks
+                    .held
+                    .contains_key(&(id(storage), tenant, key, of));
+                let disk = self.disks.disks.entry(id(storage)).or_default();
+                match &results[0] {
+                    Ok(()) if outcome == Offloaded::Done => assert!(kept, "law 6: {name:?}"),
+                    Err(Failure::Revoked) => {
+                        assert!(!kept, "what must go is still read: {name:?}");
+                        disk.objects.remove(&name);
+                        disk.buried.insert(name);
+                    }
+                    _ => {}
                 }
             }
             Step::Removes(client, storage, limit, acknowledged) => {
@@ -422,6 +466,7 @@ proptest! {
         prop_assert_eq!(&durable_set(&again), &known);
         let again = restarted(&driver.disks.records);
         prop_assert_eq!(durable_set(&again), known);
+        prop_assert!(again.last_task >= state.last_task, "numbers of tasks are given out again");
         prop_assert_eq!(again.counters().objects, again.objects.bodies.len() as u64);
         let announced = again.objects.bodies.iter().filter(|(slot, _)| again.is_readable(*slot));
         prop_assert_eq!(announced.count(), 0);
