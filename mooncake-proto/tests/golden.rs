@@ -1538,15 +1538,16 @@ f10718df0420c50528ab06308b0738f1074001480150950a",
     );
     check(
         notify_offload_request(),
-        "0a0773746f72616765123708f703123208b8feffffffffffffff011004188b07\
+        "0a0773746f72616765124c08f703123208b8feffffffffffffff011004188b07\
 200228e30b30013a036b65794204706565724a05737461676552076d65737361\
-676570ef20",
+67651a0674656e616e7422036b65792a0608b30210df0470ef20",
         "NotifyOffloadRequest",
     );
     check(
         offload_result(),
         "08f703123208b8feffffffffffffff011004188b07200228e30b30013a036b65\
-794204706565724a05737461676552076d657373616765",
+794204706565724a05737461676552076d6573736167651a0674656e616e7422\
+036b65792a0608b30210df04",
         "OffloadResult",
     );
     check(
@@ -1885,6 +1886,9 @@ fn offload_result() -> master::OffloadResult {
     master::OffloadResult {
         task: 503,
         error: Some(error_detail().into()),
+        tenant: "tenant".into(),
+        key: "key".into(),
+        incarnation: Some(object_incarnation()),
     }
 }
 

@@ -2607,12 +2607,25 @@ pub struct OffloadResult {
     pub error: ::core::option::Option<
         ::prost::alloc::boxed::Box<crate::status::ErrorDetail>,
     >,
+    /// What the task was for. A task is known until it has ended, here or by a reconciliation; after that
+    /// the result is judged by this name.
+    #[prost(string, tag = "3")]
+    pub tenant: ::prost::alloc::string::String,
+    #[prost(bytes = "bytes", tag = "4")]
+    pub key: ::prost::bytes::Bytes,
+    #[prost(message, optional, tag = "5")]
+    pub incarnation: ::core::option::Option<ObjectIncarnation>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct NotifyOffloadResponse {
-    /// For each: success, or that the object was removed meanwhile or the task is not known any more
-    /// (`REVOKED`), so that its record must be removed: the holder does that by itself, whether or not a
-    /// task for it comes, too.
+    /// For each one of
+    ///
+    /// * success: the master counts the record as a replica, or has noted why there is none. So it
+    ///   answers each time that it is told.
+    /// * `REVOKED`: this life of the key is gone. Its record must be removed: the holder does that by
+    ///   itself, whether or not a task for it comes, too.
+    /// * `TASK_NOT_FOUND`: nothing is known by which to judge. The record must stay as it is: the next
+    ///   reconciliation tells what becomes of it.
     #[prost(message, repeated, tag = "1")]
     pub results: ::prost::alloc::vec::Vec<KeyResult>,
 }

@@ -63,6 +63,8 @@ pub(super) struct Holder {
     /// Which mounting of it the master knows and has reconciled; 0: none.
     pub(super) standing: watch::Sender<u64>,
     pub(super) wake: Wake,
+    /// Held by who tells the master what is here, or what goes: neither sees half of the other's work.
+    pub(super) telling: tokio::sync::Mutex<()>,
     /// The operator was told that the master does not know the storage.
     pub(super) complained: AtomicBool,
 }
@@ -74,6 +76,8 @@ pub(super) struct Wake {
     pub(super) offloads: Notify,
     pub(super) evictions: Notify,
     pub(super) standing: Notify,
+    /// Nothing is on its way to the disk any more.
+    pub(super) landed: Notify,
 }
 
 impl FileStorage {
@@ -123,6 +127,7 @@ impl FileStorage {
             names,
             standing: watch::Sender::new(0),
             wake: Wake::default(),
+            telling: tokio::sync::Mutex::default(),
             complained: AtomicBool::new(false),
         });
         holder.listen();

@@ -22,7 +22,7 @@ use super::{
     counts::add,
     file_storage::{Holder, PAUSE},
     in_flight::ObjectName,
-    standing::disk_fault,
+    standing::{disk_fault, wire},
 };
 use crate::{
     client::Loan,
@@ -43,6 +43,8 @@ struct Flight {
     task: u64,
     object: ObjectName,
     length: u64,
+    /// It is among those in flight.
+    begun: bool,
     /// The places that were not tried yet, the next one last.
     untried: Vec<Location>,
     value: Option<Vec<u8>>,
@@ -64,6 +66,12 @@ impl Holder {
     pub(super) async fn offload(self: Arc<Self>) {
         loop {
             let mount = self.mounted().await;
+            if self.is_full(self.records.accounting().file_bytes) {
+                // Whatever were fetched now had to be refused, and a task is given few times.
+                self.wake.evictions.notify_one();
+                self.rest(&self.wake.offloads).await;
+                continue;
+            }
             match self.offload_some(mount).await {
                 Ok(true) => {}
                 Ok(false) => self.rest(&self.wake.offloads).await,
@@ -75,14 +83,16 @@ impl Holder {
     /// `true`: there may be more.
     async fn offload_some(&self, mount: u64) -> Result<bool, Fault> {
         let asked_at = Clock.now();
-        let limit_bytes = self.options.offload_bytes.max(1);
+        let used = self.records.accounting().file_bytes;
+        let room = self.options.capacity_bytes.saturating_sub(used);
+        let limit_bytes = self.options.offload_bytes.min(room).max(1);
         let fetched = self.desk.offloads(FETCH, limit_bytes).await?;
         let more = fetched.more;
         let (lease, ends) = (
             fetched.lease,
             asked_at + Duration::from_micros(fetched.lease_us),
         );
-        let mut flights = self.flights(fetched);
+        let mut flights = self.flights(mount, fetched);
         self.make_sure_of_room(&mut flights);
         self.fetch(&mut flights, ends).await;
         self.release(lease);
@@ -92,18 +102,20 @@ impl Holder {
         self.write(&mut flights).await;
         let told = self.tell(mount, &flights).await;
         let mut flying = self.in_flight.lock();
-        for flight in &flights {
+        for flight in flights.iter().filter(|flight| flight.begun) {
             flying.end(&flight.object, flight.length);
         }
         drop(flying);
-        // Removals that waited for an end go on.
+        // What waited for an end goes on: removals, evictions, and a new mounting.
         self.wake.removals.notify_one();
+        self.wake.evictions.notify_one();
+        self.wake.landed.notify_one();
         told?;
         Ok(more)
     }
 
-    /// The tasks that are not under way already.
-    fn flights(&self, fetched: FetchOffloadTasksResponse) -> Vec<Flight> {
+    /// The tasks that are not under way already; none of another mounting, whose reconciliation may have begun.
+    fn flights(&self, mount: u64, fetched: FetchOffloadTasksResponse) -> Vec<Flight> {
         let places = Places::new(fetched.segments, Vec::new());
         let mut flights = Vec::with_capacity(fetched.tasks.len());
         for task in fetched.tasks {
@@ -117,7 +129,18 @@ impl Holder {
                 key: task.key.into(),
                 incarnation: Incarnation::new(found.incarnation.epoch, found.incarnation.sequence),
             };
-            if !self.in_flight.lock().begin(&object, found.length) {
+            let (begun, leaving) = {
+                let mut flying = self.in_flight.lock();
+                // Whoever mounts it anew first says that it does not stand, and looks for flights after that.
+                if *self.standing.borrow() != mount {
+                    break;
+                }
+                (
+                    flying.begin(&object, found.length),
+                    flying.is_leaving(&object),
+                )
+            };
+            if !begun && !leaving {
                 continue;
             }
             let mut untried: Vec<_> = found.in_memory().cloned().collect();
@@ -128,16 +151,20 @@ impl Holder {
                 task: task.task,
                 object,
                 length: found.length,
+                begun,
                 untried,
                 value: None,
                 fault: None,
             };
-            if u64::from(mooncake_bucket::MAX_VALUE_BYTES) < found.length {
-                let message = format!(
-                    "a record has at most {} bytes",
-                    mooncake_bucket::MAX_VALUE_BYTES
-                );
+            let most = u64::from(mooncake_bucket::MAX_VALUE_BYTES).min(self.staging.bytes());
+            if found.length > most {
+                // What is larger could be written, and not be read again.
+                let message = format!("a record here has at most {most} bytes");
                 flight.refuse(ErrorCode::InvalidParams, Retry::Never, message);
+            }
+            if leaving {
+                let message = "the object is just giving way to others";
+                flight.refuse(ErrorCode::UnableOffload, Retry::Later(PAUSE), message);
             }
             flights.push(flight);
         }
@@ -356,13 +383,18 @@ impl Holder {
         let result = |flight: &Flight| OffloadResult {
             task: flight.task,
             error: flight.fault.clone().map(Into::into),
+            tenant: flight.object.tenant.clone(),
+            key: flight.object.key.clone().into(),
+            incarnation: Some(wire(flight.object.incarnation)),
         };
         let results: Vec<_> = flights.iter().map(result).collect();
         let answer = loop {
+            // All that is here is told when it is mounted again.
+            if *self.standing.borrow() != mount {
+                return Ok(());
+            }
             match self.desk.offloaded(results.clone()).await {
                 Ok(answer) => break answer,
-                // All that is here is told when it is mounted again.
-                Err(fault) if *self.standing.borrow() != mount => return Err(fault),
                 Err(fault) if fault.code == ErrorCode::SegmentNotFound => return Err(fault),
                 Err(fault) => {
                     tracing::warn!(%fault, "the master has not heard of offloads; trying again");
@@ -370,6 +402,10 @@ impl Holder {
                 }
             }
         };
+        // Another life of the master may have answered: it knows nothing of these tasks, and says nothing of removals.
+        if *self.standing.borrow() != mount || answer.results.len() != flights.len() {
+            return Ok(());
+        }
         let mut removed = Vec::new();
         for (flight, result) in flights.iter().zip(&answer.results) {
             match (&flight.fault, &result.error) {
@@ -387,14 +423,16 @@ impl Holder {
                         "the master takes no note of an offload"
                     );
                 }
-                // It was removed, or the task is not known any more.
+                // This very life of it was removed.
                 (None, Some(_)) => {
                     add(&self.counters.revoked_offloads, 1);
                     removed.push(flight.object.clone());
                 }
             }
         }
-        while let Err(fault) = self.bury(removed.clone()).await {
+        while *self.standing.borrow() == mount
+            && let Err(fault) = self.bury(removed.clone()).await
+        {
             tracing::warn!(%fault, "what was removed on its way to the disk is still there; trying again");
             tokio::time::sleep(PAUSE).await;
         }

@@ -35,6 +35,9 @@ pub(super) struct Records {
     value_bytes: Arc<AtomicI64>,
 }
 
+/// A bucket, and what is in it.
+pub(super) type Victim = (u32, Option<Vec<Listed>>);
+
 /// A value and its place.
 pub(super) type Arrived = (ObjectName, Vec<u8>);
 
@@ -150,21 +153,30 @@ impl Records {
         run(&self.changes, list).await
     }
 
-    /// All records that are alive in the bucket that goes first; `None`: there is no such bucket.
-    pub(super) async fn next_victim(&self) -> Result<Option<(u32, Vec<Listed>)>, Abandoned> {
-        let look = |backend: &BucketStorageBackend| {
-            let Some(bucket) = backend.next_victim() else {
+    /// Whether it can be read, as far as that is known without the disk.
+    pub(super) fn holds(&self, object: &ObjectName) -> bool {
+        let stat = self.backend.stat(name(object));
+        stat.is_some_and(|stat| stat.incarnation == object.incarnation)
+    }
+
+    /// All records that are alive in the bucket that goes first, but for those that were passed over; `None`: there is
+    /// no such bucket, or what is in it cannot be listed.
+    pub(super) async fn next_victim(
+        &self,
+        passed: HashSet<u32>,
+    ) -> Result<Option<Victim>, Abandoned> {
+        let look = move |backend: &BucketStorageBackend| {
+            let first = backend.next_victim().into_iter();
+            let mut all = first.chain(backend.sealed_buckets());
+            let Some(bucket) = all.find(|bucket| !passed.contains(bucket)) else {
                 // The next look finds what grows now.
                 backend.seal();
                 return None;
             };
-            match backend.list_bucket(bucket) {
-                Ok(records) => Some((bucket, records)),
-                Err(error) => {
-                    tracing::warn!(bucket, %error, "what is in a bucket cannot be listed");
-                    None
-                }
-            }
+            let listed = backend.list_bucket(bucket).inspect_err(|error| {
+                tracing::warn!(bucket, %error, "what is in a bucket cannot be listed: it is passed over");
+            });
+            Some((bucket, listed.ok()))
         };
         run(&self.changes, look).await
     }

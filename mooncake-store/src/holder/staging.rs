@@ -26,11 +26,18 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::{Request, Response, Status, async_trait};
 
 use super::{
-    counts::add, file_storage::Holder, in_flight::ObjectName, losses::Loss, records::Part,
+    counts::add,
+    file_storage::Holder,
+    in_flight::ObjectName,
+    losses::{Loss, What},
+    records::Part,
 };
 
 /// Parts of values in one request.
 const MOST_ITEMS: usize = 4096;
+/// Names are no longer.
+const MOST_KEY: usize = 4096;
+const MOST_TENANT: usize = 128;
 /// Room is counted in these.
 const UNIT: u64 = 4096;
 /// A reader that says nothing has its memory for so long beyond its own deadline, and no longer than that in all.
@@ -69,11 +76,16 @@ impl Staging {
         })
     }
 
+    /// The most that can be asked for at once.
+    pub(super) fn bytes(&self) -> u64 {
+        u64::from(self.units) * UNIT
+    }
+
     /// Room for so many bytes, as soon as there is some.
     async fn room(&self, bytes: u64, within: Duration) -> Result<OwnedSemaphorePermit, Fault> {
         let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX);
         if units > self.units {
-            let most = u64::from(self.units) * UNIT;
+            let most = self.bytes();
             let message = format!("{bytes} bytes are asked for at once, {most} are possible");
             return Err(Fault::new(
                 ErrorCode::InvalidParams,
@@ -178,6 +190,9 @@ fn part(item: DiskItem) -> Result<Part, Fault> {
     if item.length == 0 || end.is_none_or(|end| end > most) {
         return Err(invalid("a part that no value has"));
     }
+    if item.key.is_empty() || item.key.len() > MOST_KEY || item.tenant.len() > MOST_TENANT {
+        return Err(invalid("a name that no object has"));
+    }
     Ok(Part {
         object: ObjectName {
             tenant: match item.tenant.as_str() {
@@ -213,15 +228,19 @@ fn read_fault(error: &GetError) -> Fault {
 impl Holder {
     /// Has the master told of what cannot be read, if it cannot be read ever.
     fn note_loss(&self, object: &ObjectName, error: &GetError) {
-        let damaged = match error {
-            GetError::Damaged { .. } => true,
-            GetError::NotFound | GetError::OtherIncarnation { .. } => false,
-            GetError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => false,
+        let what = match error {
+            GetError::Damaged { .. } => What::Damaged,
+            GetError::NotFound | GetError::OtherIncarnation { .. } => What::Absent,
+            GetError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+                What::Gone
+            }
             _ => return,
         };
         let object = object.clone();
         // Who does not fit is found again by its next reader.
-        let _full = self.losses.try_send(Loss { object, damaged });
+        if self.losses.try_send(Loss { object, what }).is_err() {
+            add(&self.counters.unnoted_losses, 1);
+        }
     }
 
     fn check(&self, storage: &[u8], holder: u64) -> Result<(), Fault> {
