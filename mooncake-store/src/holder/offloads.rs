@@ -1,7 +1,7 @@
 //! The loop that copies objects from memory to the disk.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -17,6 +17,7 @@ use mooncake_tent::{
     transport::{Op, Outcome},
 };
 use smallvec::SmallVec;
+use tokio::task::JoinSet;
 
 use super::{
     counts::add,
@@ -54,6 +55,27 @@ struct Flight {
 impl Flight {
     fn refuse(&mut self, code: ErrorCode, retry: Retry, message: impl Into<String>) {
         self.fault = Some(Fault::new(code, retry, message).with_stage("offload"));
+    }
+
+    /// A task that nobody can carry out; the master hears so.
+    fn senseless(task: u64, tenant: String, key: Vec<u8>) -> Self {
+        let incarnation = Incarnation::new(0, 0);
+        let mut flight = Self {
+            task,
+            object: ObjectName {
+                tenant,
+                key,
+                incarnation,
+            },
+            length: 0,
+            begun: false,
+            untried: Vec::new(),
+            value: None,
+            fault: None,
+        };
+        let message = "the task does not say what is to be copied";
+        flight.refuse(ErrorCode::InvalidParams, Retry::Never, message);
+        flight
     }
 
     fn is_open(&self) -> bool {
@@ -122,6 +144,7 @@ impl Holder {
             let found = task.object.map(|object| places.object(object));
             let Some(Ok(found)) = found else {
                 tracing::error!(task = task.task, "an offload task makes no sense");
+                flights.push(Flight::senseless(task.task, task.tenant, task.key.into()));
                 continue;
             };
             let object = ObjectName {
@@ -240,21 +263,25 @@ impl Holder {
         &self,
         tried: &mut [(&mut Flight, Loan, Location)],
         ends: Time,
-        segments: &mut HashMap<String, Segment>,
+        segments: &mut HashMap<String, Result<Segment, String>>,
     ) {
-        let mut posted = Vec::new();
+        let names = tried.iter().map(|(_, _, it)| it.segment.name.clone());
+        let new = names.filter(|name| !segments.contains_key(name)).collect();
+        self.open(new, ends, segments).await;
+        let (mut posted, mut moving) = (Vec::new(), JoinSet::new());
         for (flight, loan, location) in tried {
             let left = ends.since(Clock.now());
             let name = &location.segment.name;
-            if !segments.contains_key(name) {
-                match self.engine.open_segment(name, left.min(OPEN_BUDGET)).await {
-                    Ok(segment) => drop(segments.insert(name.clone(), segment)),
-                    Err(error) => {
-                        flight.refuse(ErrorCode::TransferFailed, Retry::Here, error.to_string());
-                        continue;
-                    }
+            let segment = match segments.get(name) {
+                Some(Ok(segment)) => segment,
+                // Who did not answer a moment ago is not asked for each object anew.
+                Some(Err(error)) => {
+                    let message = format!("the memory of {name}: {error}");
+                    flight.refuse(ErrorCode::TransferFailed, Retry::Here, message);
+                    continue;
                 }
-            }
+                None => unreachable!("all names were opened"),
+            };
             let Some(local) = loan.front(flight.length) else {
                 flight.refuse(ErrorCode::Internal, Retry::Here, "the memory is too short");
                 continue;
@@ -265,19 +292,28 @@ impl Holder {
                 offset: location.offset,
             };
             let local = SmallVec::<[_; 1]>::from_buf([local]);
-            let request = Request::scattered(Op::Read, local, &segments[name], remote)
-                .deadline(Instant::now() + left);
+            let request = Request::scattered(Op::Read, local, segment, remote)
+                .deadline(Instant::now() + left / (flight.untried.len() as u32 + 1));
             let mut batch = self.engine.allocate_batch(1);
             match self.engine.submit_transfer(&mut batch, vec![request]) {
-                Ok(()) => posted.push((batch, flight, loan)),
+                Ok(()) => {
+                    let at = posted.len();
+                    posted.push((flight, loan, name));
+                    // They have deadlines, and what may still move keeps its memory.
+                    moving.spawn(async move {
+                        batch.terminal().await;
+                        (at, batch)
+                    });
+                }
                 Err(error) => {
                     flight.refuse(ErrorCode::TransferFailed, Retry::Here, error.to_string());
                 }
             }
         }
-        for (batch, flight, loan) in posted {
-            // They have deadlines, and what may still move keeps its memory.
-            batch.terminal().await;
+        // Each is looked at when it ends: a slow one makes no other late.
+        while let Some(ended) = moving.join_next().await {
+            let (at, batch) = ended.expect("waiting does not panic");
+            let (flight, loan, name) = &mut posted[at];
             let outcome = batch.outcome(0);
             let late = Clock.now() >= ends;
             match outcome {
@@ -298,9 +334,32 @@ impl Holder {
                 }
                 outcome => {
                     let message = format!("the memory was not read: {outcome:?}");
+                    segments.insert(name.clone(), Err(message.clone()));
                     flight.refuse(ErrorCode::TransferFailed, Retry::Here, message);
                 }
             }
+        }
+    }
+
+    /// Opens segments side by side; why one cannot be is remembered.
+    async fn open(
+        &self,
+        names: HashSet<String>,
+        ends: Time,
+        segments: &mut HashMap<String, Result<Segment, String>>,
+    ) {
+        let mut opening = JoinSet::new();
+        for name in names {
+            let engine = Arc::clone(&self.engine);
+            let budget = ends.since(Clock.now()).min(OPEN_BUDGET);
+            opening.spawn(async move {
+                let opened = engine.open_segment(&name, budget).await;
+                (name, opened)
+            });
+        }
+        while let Some(opened) = opening.join_next().await {
+            let (name, opened) = opened.expect("opening does not panic");
+            segments.insert(name, opened.map_err(|error| error.to_string()));
         }
     }
 
