@@ -323,18 +323,24 @@ async fn a_master_that_knows_nothing_gets_no_disk_until_an_operator_says_so() {
 struct Gated {
     disk: RealDisk,
     gate: Arc<AtomicBool>,
+    reached: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
 struct GatedFile {
     file: Arc<dyn DiskFile>,
     gate: Arc<AtomicBool>,
+    reached: Arc<AtomicBool>,
 }
 
 impl Gated {
     fn file(&self, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
-        let gate = Arc::clone(&self.gate);
-        Arc::new(GatedFile { file, gate })
+        let (gate, reached) = (Arc::clone(&self.gate), Arc::clone(&self.reached));
+        Arc::new(GatedFile {
+            file,
+            gate,
+            reached,
+        })
     }
 }
 
@@ -372,6 +378,7 @@ impl DiskFile for GatedFile {
     fn write_at(&self, at: u64, pieces: &[&[u8]]) -> io::Result<()> {
         // Only values: control files are small.
         let bytes: usize = pieces.iter().map(|piece| piece.len()).sum();
+        self.reached.fetch_or(bytes > 100_000, Ordering::AcqRel);
         while bytes > 100_000 && !self.gate.load(Ordering::Acquire) {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -410,6 +417,7 @@ async fn a_disk_that_stands_still_expires_nobody_and_what_is_removed_meanwhile_i
     storage.disk = Some(Arc::new(Gated {
         disk: RealDisk::open(disk.path()).unwrap(),
         gate: Arc::clone(&gate),
+        reached: Arc::default(),
     }));
     let holder = node_with(&address, storage).await;
     until("announced", async || holder.storage_is_announced()).await;
@@ -500,6 +508,124 @@ async fn a_full_disk_gives_up_what_the_master_was_told_of_first() {
     }
     assert!(found > 0);
     assert_eq!(holder.storage_counts().unwrap().failed_reads, 0);
+    client.close(BUDGET).await.unwrap();
+    holder.shutdown(BUDGET).await.unwrap();
+    running.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_restarts_beside_a_write_loses_nothing_of_it() {
+    let (state, disk) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let running = master(state.path(), "127.0.0.1:0").await;
+    let address = running.address().to_string();
+    let (gate, reached) = (Arc::new(AtomicBool::new(false)), Arc::default());
+    let mut storage = StorageOptions::new(disk.path(), 256 << 20);
+    storage.disk = Some(Arc::new(Gated {
+        disk: RealDisk::open(disk.path()).unwrap(),
+        gate: Arc::clone(&gate),
+        reached: Arc::clone(&reached),
+    }));
+    let holder = node_with(&address, storage).await;
+    until("announced", async || holder.storage_is_announced()).await;
+    let first = client(&address).await;
+    let values = [pattern(1, 300_000), pattern(2, 300_000)];
+    put(&first, &values).await;
+    first.close(BUDGET).await.unwrap();
+    until("it is written", async || reached.load(Ordering::Acquire)).await;
+    running.shutdown().await;
+    let running = master(state.path(), &address).await;
+    until("another life of the master", async || {
+        !holder.storage_is_announced()
+    })
+    .await;
+    // It is not announced while something is on its way.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(!holder.storage_is_announced());
+    assert_eq!(holder.storage_counts().unwrap().mounts, 1);
+    gate.store(true, Ordering::Release);
+    until("announced again", async || holder.storage_is_announced()).await;
+    let second = client(&address).await;
+    for i in 0..values.len() {
+        until("a replica is on the disk", async || {
+            let found = second.describe(vec![key(i)]).await.remove(0);
+            let on_disk = |it: &Replica| matches!(it, Replica::LocalDisk(_));
+            found.is_ok_and(|found| found.replicas.iter().any(on_disk))
+        })
+        .await;
+    }
+    read_all(&second, &values).await;
+    let counts = holder.storage_counts().unwrap();
+    assert_eq!((counts.strangers, counts.revoked_offloads), (0, 0));
+    second.close(BUDGET).await.unwrap();
+    holder.shutdown(BUDGET).await.unwrap();
+    running.shutdown().await;
+    assert_eq!(on_the_disk(disk.path()).len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_stays_connected_keeps_no_directory() {
+    let (state, disk) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let running = master(state.path(), "127.0.0.1:0").await;
+    let address = running.address().to_string();
+    let holder = node(&address, disk.path()).await;
+    until("announced", async || holder.storage_is_announced()).await;
+    let client = client(&address).await;
+    let values = [pattern(1, 300_000)];
+    put(&client, &values).await;
+    counted(&holder, "it is on the disk", |it| it.offloaded_objects == 1).await;
+    holder.shutdown(BUDGET).await.unwrap();
+
+    let holder = node(&address, disk.path()).await;
+    until("announced again", async || holder.storage_is_announced()).await;
+    read_all(&client, &values).await;
+    assert_eq!(holder.storage_counts().unwrap().reads, 1, "it is connected");
+    holder.shutdown(BUDGET).await.unwrap();
+    assert_eq!(on_the_disk(disk.path()).len(), 1);
+
+    let holder = node(&address, disk.path()).await;
+    until("announced once more", async || {
+        holder.storage_is_announced()
+    })
+    .await;
+    read_all(&client, &values).await;
+    assert_eq!(holder.storage_counts().unwrap().reads, 1, "it is connected");
+    drop(holder);
+    until("the directory is free", async || {
+        BucketStorageBackend::open(disk.path(), BucketConfig::default()).is_ok()
+    })
+    .await;
+    client.close(BUDGET).await.unwrap();
+    running.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_than_the_holder_has_room_for_is_read_in_turns_and_what_has_none_is_not_kept() {
+    let (state, disk) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let running = master(state.path(), "127.0.0.1:0").await;
+    let address = running.address().to_string();
+    let storage = || {
+        let mut storage = StorageOptions::new(disk.path(), 256 << 20);
+        storage.staging_bytes = 1 << 20;
+        storage
+    };
+    let holder = node_with(&address, storage()).await;
+    until("announced", async || holder.storage_is_announced()).await;
+    let client = client(&address).await;
+    let mut values: Vec<_> = (0..24).map(|i| pattern(i, 400_000)).collect();
+    values.push(pattern(24, 1_500_000));
+    put(&client, &values).await;
+    counted(&holder, "all that can be read are there", |it| {
+        it.offloaded_objects == 24 && it.refused_offloads > 0
+    })
+    .await;
+    values.pop();
+    holder.shutdown(BUDGET).await.unwrap();
+
+    let holder = node_with(&address, storage()).await;
+    until("announced again", async || holder.storage_is_announced()).await;
+    read_all(&client, &values).await;
+    let counts = holder.storage_counts().unwrap();
+    assert_eq!((counts.reads, counts.failed_reads), (24, 0), "{counts:?}");
     client.close(BUDGET).await.unwrap();
     holder.shutdown(BUDGET).await.unwrap();
     running.shutdown().await;

@@ -14,6 +14,7 @@ use mooncake_proto::{
 use mooncake_tent::{LocalSlice, transport::Op};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
+use tokio::sync::Semaphore;
 use tonic::transport::{Channel, Endpoint};
 
 use super::{
@@ -29,11 +30,18 @@ use crate::{
 /// In one request of a holder: values, and about so many bytes.
 const MOST_ITEMS: usize = 256;
 const MOST_BYTES: u64 = 32 << 20;
+/// Requests that one holder has at a time; others wait here and not in its queue.
+const AT_ONCE: usize = 4;
+/// A holder has this much less time than we have, or a share of it, so that its answer is heard.
+const MARGIN: Duration = Duration::from_millis(100);
 const CONNECT: Duration = Duration::from_secs(1);
 /// Holders whose connections are kept.
 const MOST_HOLDERS: usize = 1024;
 /// How long a holder may take to hear that we are done.
 const RELEASE: Duration = Duration::from_secs(1);
+/// What a busy holder may ask for.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Bytes that are checked at a time.
 const CHUNK: usize = 64 << 10;
 /// A record that cannot be read is gone at the master after a while.
@@ -85,11 +93,17 @@ fn location(place: &DiskPlace, registration: u64, generation: u32, offset: u64) 
 
 /// Connections to holders, by where they answer.
 #[derive(Debug, Default)]
-pub(super) struct Holders(Mutex<FxHashMap<String, HolderClient<Channel>>>);
+pub(super) struct Holders(Mutex<FxHashMap<String, Connection>>);
+
+#[derive(Clone, Debug)]
+struct Connection {
+    holder: HolderClient<Channel>,
+    turns: Arc<Semaphore>,
+}
 
 impl Holders {
     /// Connects with the first call.
-    fn at(&self, address: &str) -> Result<HolderClient<Channel>, String> {
+    fn at(&self, address: &str) -> Result<Connection, String> {
         let mut holders = self.0.lock();
         if let Some(holder) = holders.get(address) {
             return Ok(holder.clone());
@@ -97,7 +111,10 @@ impl Holders {
         let endpoint = Endpoint::from_shared(format!("http://{address}"));
         let endpoint = endpoint.map_err(|error| error.to_string())?;
         let endpoint = endpoint.tcp_nodelay(true).connect_timeout(CONNECT);
-        let holder = HolderClient::new(endpoint.connect_lazy());
+        let holder = Connection {
+            holder: HolderClient::new(endpoint.connect_lazy()),
+            turns: Arc::new(Semaphore::new(AT_ONCE)),
+        };
         if holders.len() >= MOST_HOLDERS {
             holders.clear();
         }
@@ -116,6 +133,8 @@ impl Driver {
                 storage.id,
                 storage.holder_incarnation,
                 storage.endpoint.clone(),
+                // What has other holders left ends sooner.
+                read.transfer.deadline.0,
             );
             let groups = groups.entry(holder).or_default();
             match groups.last_mut() {
@@ -143,19 +162,51 @@ impl Driver {
                 }
             }
         }
+        let mut waiting = reads;
+        loop {
+            let (again, pause) = self.pull_once(waiting).await;
+            if again.is_empty() {
+                return;
+            }
+            tokio::time::sleep(pause).await;
+            waiting = again;
+        }
+    }
+
+    /// Reads what the holder has room for. What is to come later, and when; there is time for that.
+    async fn pull_once(&self, reads: Vec<DiskRead>) -> (Vec<DiskRead>, Duration) {
+        let none = (Vec::new(), Duration::ZERO);
         let storage = Arc::clone(&reads[0].place.storage);
+        // All of a group have the same.
+        let deadline = reads[0].transfer.deadline;
+        let turns = match self.holders.at(&storage.endpoint) {
+            Ok(connection) => connection.turns,
+            Err(message) => {
+                self.refuse_all(&reads, Retry::Elsewhere, &message);
+                return none;
+            }
+        };
+        let left = deadline.since(Clock.now());
+        let Ok(Ok(_turn)) = tokio::time::timeout(left, turns.acquire()).await else {
+            self.refuse_all(&reads, LATER, "others are in front of this one");
+            return none;
+        };
         let answer = match self.ask(&reads).await {
             Ok(answer) if answer.results.len() == reads.len() => answer,
             Ok(_) => {
                 self.refuse_all(&reads, LATER, "it answered something else");
-                return;
+                return none;
             }
             Err(fault) => {
+                if let Some(pause) = pause_of(&fault, deadline) {
+                    return (reads, pause);
+                }
                 self.refuse_all(&reads, retry_of(&fault), &fault.message);
-                return;
+                return none;
             }
         };
         let mut staged = Vec::with_capacity(reads.len());
+        let (mut again, mut longest) = none;
         for (read, result) in reads.into_iter().zip(answer.results) {
             match result.result {
                 Some(staged_result::Result::Staged(place)) if place.length == read.place.length => {
@@ -163,7 +214,13 @@ impl Driver {
                 }
                 Some(staged_result::Result::Error(detail)) => {
                     let fault = Fault::from(detail);
-                    self.refuse_read(&read, retry_of(&fault), fault.message);
+                    match pause_of(&fault, deadline) {
+                        Some(pause) => {
+                            longest = longest.max(pause);
+                            again.push(read);
+                        }
+                        None => self.refuse_read(&read, retry_of(&fault), fault.message),
+                    }
                 }
                 _ => self.refuse_read(&read, LATER, "not what was asked".to_owned()),
             }
@@ -175,17 +232,19 @@ impl Driver {
                 reader_incarnation: self.engine.incarnation().get(),
                 tickets: vec![answer.ticket],
             };
-            if let Ok(mut holder) = self.holders.at(&storage.endpoint) {
-                let released = tokio::time::timeout(RELEASE, holder.release_staged(request));
+            if let Ok(mut connection) = self.holders.at(&storage.endpoint) {
+                let released = connection.holder.release_staged(request);
+                let released = tokio::time::timeout(RELEASE, released);
                 // Or its own time ends it.
                 let _unheard = released.await;
             }
         }
+        (again, longest)
     }
 
     async fn ask(&self, reads: &[DiskRead]) -> Result<ReadOffloadedResponse, Fault> {
         let storage = &reads[0].place.storage;
-        let deadline = reads.iter().map(|read| read.transfer.deadline).max();
+        let deadline = reads.iter().map(|read| read.transfer.deadline).min();
         let left = deadline.unwrap_or(Time(0)).since(Clock.now());
         let tenant = &self.master.hello().tenant;
         let item = |read: &DiskRead| DiskItem {
@@ -203,11 +262,12 @@ impl Driver {
             holder_incarnation: storage.holder_incarnation,
             reader_incarnation: self.engine.incarnation().get(),
             items: reads.iter().map(item).collect(),
-            budget_us: left.as_micros() as u64,
+            budget_us: left.saturating_sub(MARGIN.min(left / 8)).as_micros() as u64,
         };
         let unreachable =
             |message: String| Fault::new(ErrorCode::RpcFailed, Retry::Elsewhere, message);
-        let mut holder = self.holders.at(&storage.endpoint).map_err(unreachable)?;
+        let connection = self.holders.at(&storage.endpoint);
+        let mut holder = connection.map_err(unreachable)?.holder;
         match tokio::time::timeout(left, holder.read_offloaded(request)).await {
             Ok(answer) => Ok(answer?.into_inner()),
             Err(_) => {
@@ -321,6 +381,17 @@ fn retry_of(fault: &Fault) -> Retry {
         (ErrorCode::RpcFailed | ErrorCode::RpcTimeout, _) => Retry::Elsewhere,
         (_, retry @ (Retry::AfterRefresh | Retry::Later(_))) => retry,
         _ => LATER,
+    }
+}
+
+/// After how long a holder that is busy is asked once more, if there is time for that.
+fn pause_of(fault: &Fault, deadline: Time) -> Option<Duration> {
+    match (fault.code, fault.retry) {
+        (ErrorCode::ObjectReplicaBusy, Retry::Later(pause)) => {
+            let pause = pause.clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
+            (Clock.now() + pause < deadline).then_some(pause)
+        }
+        _ => None,
     }
 }
 

@@ -84,10 +84,17 @@ impl From<&StorageInfo> for Owner {
     }
 }
 
-/// By the incarnation of the segment's owner: a peer that started anew is a new peer.
+impl Owner {
+    /// A process whose disk is slow answers for its memory all the same.
+    const fn part(self) -> (u64, bool) {
+        (self.incarnation, self.segment.is_some())
+    }
+}
+
+/// By the incarnation of the owner, and whether its memory is meant or its disk: a peer that started anew is a new peer.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
-    bad: FxHashMap<u64, Bad>,
+    bad: FxHashMap<(u64, bool), Bad>,
 }
 
 impl Peers {
@@ -112,7 +119,7 @@ impl Peers {
                 return;
             }
         }
-        let bad = self.bad.entry(owner.incarnation).or_insert_with(|| Bad {
+        let bad = self.bad.entry(owner.part()).or_insert_with(|| Bad {
             rest: Duration::ZERO,
             until: Time(0),
             on_trial: false,
@@ -129,18 +136,18 @@ impl Peers {
 
     pub(super) fn succeeded(&mut self, owner: impl Into<Owner>) {
         if !self.bad.is_empty() {
-            self.bad.remove(&owner.into().incarnation);
+            self.bad.remove(&owner.into().part());
         }
     }
 
     /// It failed, and has not succeeded since.
     pub(super) fn is_bad(&self, owner: impl Into<Owner>) -> bool {
-        self.bad.contains_key(&owner.into().incarnation)
+        self.bad.contains_key(&owner.into().part())
     }
 
     /// Whether the owner may be tried now, or how long it rests. A trial keeps others away.
     pub(super) fn admit(&mut self, now: Time, owner: impl Into<Owner>) -> Result<(), Duration> {
-        let Some(bad) = self.bad.get_mut(&owner.into().incarnation) else {
+        let Some(bad) = self.bad.get_mut(&owner.into().part()) else {
             return Ok(());
         };
         if now < bad.until {

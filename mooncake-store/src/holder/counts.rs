@@ -60,6 +60,8 @@ counts! {
     busy_reads,
     /// Records that were found damaged, or gone, when they were read.
     lost_records,
+    /// Losses that were not told, since too many waited: the next reader finds them again.
+    unnoted_losses,
     /// Time that readers' requests waited for room, in microseconds.
     read_queue_us,
     /// Time that their reads took, in microseconds.

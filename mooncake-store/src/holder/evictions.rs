@@ -1,6 +1,9 @@
 //! The loop that makes room: the master is told first, so that nobody is sent here for what is gone.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    collections::HashSet,
+    sync::{Arc, atomic::Ordering},
+};
 
 use mooncake_bucket::Listed;
 use mooncake_proto::{Fault, master::dropped_replica::Reason};
@@ -8,13 +11,11 @@ use mooncake_proto::{Fault, master::dropped_replica::Reason};
 use super::{
     counts::add,
     file_storage::Holder,
-    losses::dropped,
+    in_flight::ObjectName,
+    losses::{chunks, dropped},
     records::{distinct, named},
     standing::disk_fault,
 };
-
-/// Objects in one call.
-const DROP: usize = 4096;
 
 impl Holder {
     /// Whether buckets should go.
@@ -33,31 +34,50 @@ impl Holder {
             if let Err(fault) = self.make_room().await {
                 self.failed("making room on the disk", &fault).await;
             }
+            self.wake.offloads.notify_one();
         }
     }
 
     async fn make_room(&self) -> Result<(), Fault> {
         let goal = self.options.capacity_bytes as f64 * self.options.low_watermark;
-        let mut last = None;
+        let mut passed = HashSet::new();
         while self.records.accounting().file_bytes as f64 > goal {
-            let victim = self.records.next_victim().await;
+            let victim = self.records.next_victim(passed.clone()).await;
             let victim = victim.map_err(|error| disk_fault(&error.to_string()))?;
-            let Some((bucket, records)) = victim.filter(|victim| last != Some(victim.0)) else {
-                // Nothing is sealed yet, or what is left there must stay for now.
+            let Some((bucket, records)) = victim else {
+                // Nothing is sealed yet, or what is left must stay for now.
                 return Ok(());
             };
-            last = Some(bucket);
-            self.give_up(bucket, records).await?;
+            passed.insert(bucket);
+            let Some(records) = records else {
+                continue;
+            };
+            let _telling = self.telling.lock().await;
+            if *self.standing.borrow() == 0 {
+                return Ok(());
+            }
+            let objects = distinct(records.iter().filter_map(named).collect());
+            // What is written and not told is not the master's yet: it would hear of it after it has gone.
+            if !self.in_flight.lock().leave(&objects) {
+                continue;
+            }
+            let given_up = self.give_up(bucket, &records, &objects).await;
+            self.in_flight.lock().left(&objects);
+            given_up?;
         }
         Ok(())
     }
 
-    async fn give_up(&self, bucket: u32, records: Vec<Listed>) -> Result<(), Fault> {
+    async fn give_up(
+        &self,
+        bucket: u32,
+        records: &[Listed],
+        objects: &[ObjectName],
+    ) -> Result<(), Fault> {
         let bytes = records.iter().map(|record| u64::from(record.value_bytes));
         let bytes = bytes.sum();
-        let objects = distinct(records.iter().filter_map(named).collect());
         let mut given_up = Vec::with_capacity(objects.len());
-        for part in objects.chunks(DROP) {
+        for part in chunks(objects) {
             let wire = part.iter().map(|object| dropped(object, Reason::Evicted));
             let answer = self.desk.drop_replicas(wire.collect()).await?;
             let given = part.iter().zip(answer.results);
@@ -93,7 +113,6 @@ impl Holder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::holder::in_flight::ObjectName;
 
     #[test]
     fn a_record_without_a_tenant_in_words_is_nobodys() {

@@ -13,19 +13,18 @@ use mooncake_proto::{Fault, status::ErrorCode, store::holder_server::HolderServe
 use mooncake_tent::TransferEngine;
 use parking_lot::Mutex;
 use tokio::{
-    net::TcpListener,
     sync::{Notify, mpsc, watch},
     task::JoinHandle,
 };
-use tokio_stream::wrappers::TcpListenerStream;
 
 use super::{
     counts::{Counters, HolderCounts},
     desk::Desk,
     in_flight::InFlight,
+    incoming::Incoming,
     losses::{LOSSES, Loss},
     options::StorageOptions,
-    records::Records,
+    records::{Held, Records},
     staging::{Door, Staging},
 };
 use crate::{
@@ -42,13 +41,15 @@ pub(super) const PAUSE: Duration = Duration::from_millis(100);
 pub(crate) struct FileStorage {
     holder: Arc<Holder>,
     tasks: Vec<JoinHandle<()>>,
+    /// Readers are answered as long as it is there.
+    _open: watch::Sender<()>,
     endpoint: SocketAddr,
 }
 
 /// What the loops share.
 #[derive(Debug)]
 pub(super) struct Holder {
-    pub(super) records: Records,
+    pub(super) records: Held,
     pub(super) desk: Desk,
     pub(super) engine: Arc<dyn TransferEngine>,
     pub(super) master: MasterClient,
@@ -63,6 +64,8 @@ pub(super) struct Holder {
     /// Which mounting of it the master knows and has reconciled; 0: none.
     pub(super) standing: watch::Sender<u64>,
     pub(super) wake: Wake,
+    /// Held by who tells the master what is here, or what goes: neither sees half of the other's work.
+    pub(super) telling: tokio::sync::Mutex<()>,
     /// The operator was told that the master does not know the storage.
     pub(super) complained: AtomicBool,
 }
@@ -74,6 +77,8 @@ pub(super) struct Wake {
     pub(super) offloads: Notify,
     pub(super) evictions: Notify,
     pub(super) standing: Notify,
+    /// Nothing is on its way to the disk any more.
+    pub(super) landed: Notify,
 }
 
 impl FileStorage {
@@ -89,7 +94,7 @@ impl FileStorage {
             path: path.clone(),
             reason,
         };
-        let listener = TcpListener::bind(options.listen).await;
+        let listener = tokio::net::TcpListener::bind(options.listen).await;
         let listener = listener.map_err(|error| {
             refused(format!(
                 "readers cannot be heard at {}: {error}",
@@ -110,7 +115,7 @@ impl FileStorage {
         let names = (endpoint.to_string(), engine.segment_name().to_owned(), name);
         let (losses, lost) = mpsc::channel(LOSSES);
         let holder = Arc::new(Holder {
-            records,
+            records: Held::new(records),
             desk,
             scratch: Scratch::new(Arc::clone(&engine)),
             staging: Staging::new(Arc::clone(&engine), options.staging_bytes),
@@ -123,10 +128,13 @@ impl FileStorage {
             names,
             standing: watch::Sender::new(0),
             wake: Wake::default(),
+            telling: tokio::sync::Mutex::default(),
             complained: AtomicBool::new(false),
         });
         holder.listen();
+        let (open, closed) = watch::channel(());
         let mut storage = Self {
+            _open: open,
             endpoint,
             tasks: Vec::new(),
             holder,
@@ -137,7 +145,8 @@ impl FileStorage {
         storage.spawn(Holder::evict);
         storage.spawn(Holder::report);
         storage.spawn(|holder| holder.tell_losses(lost));
-        storage.spawn(|holder| serve(Door(Arc::downgrade(&holder)), listener));
+        let door = Door(Arc::downgrade(&storage.holder));
+        tokio::spawn(serve(door, Incoming::new(listener), closed));
         Ok(storage)
     }
 
@@ -175,14 +184,17 @@ impl FileStorage {
         for task in &tasks {
             task.abort();
         }
+        // Nobody is answered any more, and no loop begins anything.
+        self.holder.standing.send_replace(0);
         let unmounted = tokio::time::timeout(budget / 4, self.holder.desk.unmount()).await;
         if !matches!(unmounted, Ok(Ok(()))) {
             tracing::warn!("the master has not heard that this node's storage ends");
         }
         for task in &mut tasks {
-            let _aborted = task.await;
+            let left = end.since(Clock.now());
+            let _aborted = tokio::time::timeout(left, task).await;
         }
-        self.holder.staging.clear().await;
+        self.holder.staging.clear(end.since(Clock.now()) / 2).await;
         let holder = Arc::clone(&self.holder);
         drop(self);
         let Some(holder) = alone(holder, end).await else {
@@ -246,12 +258,15 @@ async fn alone(mut holder: Arc<Holder>, end: Time) -> Option<Holder> {
     }
 }
 
-/// Answers readers.
-async fn serve(door: Door, listener: TcpListener) {
+/// Answers readers until the storage ends.
+async fn serve(door: Door, incoming: Incoming, mut closed: watch::Receiver<()>) {
+    let closed = async move {
+        // Nothing is ever sent.
+        let _gone = closed.changed().await;
+    };
     let server = tonic::transport::Server::builder()
-        .tcp_nodelay(true)
         .add_service(HolderServer::new(door))
-        .serve_with_incoming(TcpListenerStream::new(listener));
+        .serve_with_incoming_shutdown(incoming, closed);
     if let Err(error) = server.await {
         tracing::error!(%error, "readers of this node's disk are not answered any more");
     }

@@ -3,7 +3,7 @@
 //! A tombstone is no use before the record that it is for: whoever writes the record would write it after that. So a
 //! removal leaves word here, and is not acknowledged before the write has ended.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use mooncake_bucket::Incarnation;
 
@@ -20,12 +20,14 @@ pub(super) struct InFlight {
     /// With whether it was removed.
     objects: HashMap<ObjectName, bool>,
     bytes: u64,
+    /// Objects that go from the disk: the master hears that they do, and must not hear before that they came.
+    leaving: HashSet<ObjectName>,
 }
 
 impl InFlight {
-    /// `false`: it is under way already.
+    /// `false`: it is under way already, in one direction or the other.
     pub(super) fn begin(&mut self, object: &ObjectName, bytes: u64) -> bool {
-        if self.objects.contains_key(object) {
+        if self.objects.contains_key(object) || self.leaving.contains(object) {
             return false;
         }
         self.objects.insert(object.clone(), false);
@@ -61,6 +63,29 @@ impl InFlight {
         }
     }
 
+    pub(super) fn is_leaving(&self, object: &ObjectName) -> bool {
+        self.leaving.contains(object)
+    }
+
+    /// Keeps these from beginning until they are [left](Self::left); `false`: one is under way, and none is kept.
+    pub(super) fn leave(&mut self, objects: &[ObjectName]) -> bool {
+        if objects.iter().any(|it| self.objects.contains_key(it)) {
+            return false;
+        }
+        self.leaving.extend(objects.iter().cloned());
+        true
+    }
+
+    pub(super) fn left(&mut self, objects: &[ObjectName]) {
+        for object in objects {
+            self.leaving.remove(object);
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.objects.is_empty()
+    }
+
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -91,6 +116,23 @@ mod tests {
         flights.end(&old, 10);
         assert!(!flights.cut(&old));
         assert_eq!(flights.bytes(), 5);
+    }
+
+    #[test]
+    fn what_is_written_and_not_told_does_not_leave_and_what_leaves_is_not_written() {
+        let mut flights = InFlight::default();
+        let (flying, resting) = (object("a", "k", 1), object("a", "l", 1));
+        assert!(flights.begin(&flying, 10));
+        let both = [resting.clone(), flying.clone()];
+        assert!(!flights.leave(&both), "the master has not heard of one");
+        assert!(!flights.is_leaving(&resting), "all or none");
+        flights.end(&flying, 10);
+        assert!(flights.is_empty() && flights.leave(&both));
+        assert!(!flights.begin(&flying, 10) && !flights.begin(&resting, 1));
+        assert!(flights.begin(&object("a", "k", 2), 5), "another life");
+        flights.left(&both);
+        assert!(flights.begin(&flying, 10));
+        assert_eq!(flights.bytes(), 15);
     }
 
     #[test]

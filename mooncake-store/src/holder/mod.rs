@@ -17,6 +17,7 @@ mod desk;
 mod evictions;
 mod file_storage;
 mod in_flight;
+mod incoming;
 mod losses;
 mod offloads;
 mod options;

@@ -1,7 +1,7 @@
 //! The loop that copies objects from memory to the disk.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -17,12 +17,13 @@ use mooncake_tent::{
     transport::{Op, Outcome},
 };
 use smallvec::SmallVec;
+use tokio::task::JoinSet;
 
 use super::{
     counts::add,
     file_storage::{Holder, PAUSE},
     in_flight::ObjectName,
-    standing::disk_fault,
+    standing::{disk_fault, wire},
 };
 use crate::{
     client::Loan,
@@ -43,6 +44,8 @@ struct Flight {
     task: u64,
     object: ObjectName,
     length: u64,
+    /// It is among those in flight.
+    begun: bool,
     /// The places that were not tried yet, the next one last.
     untried: Vec<Location>,
     value: Option<Vec<u8>>,
@@ -52,6 +55,27 @@ struct Flight {
 impl Flight {
     fn refuse(&mut self, code: ErrorCode, retry: Retry, message: impl Into<String>) {
         self.fault = Some(Fault::new(code, retry, message).with_stage("offload"));
+    }
+
+    /// A task that nobody can carry out; the master hears so.
+    fn senseless(task: u64, tenant: String, key: Vec<u8>) -> Self {
+        let incarnation = Incarnation::new(0, 0);
+        let mut flight = Self {
+            task,
+            object: ObjectName {
+                tenant,
+                key,
+                incarnation,
+            },
+            length: 0,
+            begun: false,
+            untried: Vec::new(),
+            value: None,
+            fault: None,
+        };
+        let message = "the task does not say what is to be copied";
+        flight.refuse(ErrorCode::InvalidParams, Retry::Never, message);
+        flight
     }
 
     fn is_open(&self) -> bool {
@@ -64,6 +88,12 @@ impl Holder {
     pub(super) async fn offload(self: Arc<Self>) {
         loop {
             let mount = self.mounted().await;
+            if self.is_full(self.records.accounting().file_bytes) {
+                // Whatever were fetched now had to be refused, and a task is given few times.
+                self.wake.evictions.notify_one();
+                self.rest(&self.wake.offloads).await;
+                continue;
+            }
             match self.offload_some(mount).await {
                 Ok(true) => {}
                 Ok(false) => self.rest(&self.wake.offloads).await,
@@ -75,14 +105,16 @@ impl Holder {
     /// `true`: there may be more.
     async fn offload_some(&self, mount: u64) -> Result<bool, Fault> {
         let asked_at = Clock.now();
-        let limit_bytes = self.options.offload_bytes.max(1);
+        let used = self.records.accounting().file_bytes;
+        let room = self.options.capacity_bytes.saturating_sub(used);
+        let limit_bytes = self.options.offload_bytes.min(room).max(1);
         let fetched = self.desk.offloads(FETCH, limit_bytes).await?;
         let more = fetched.more;
         let (lease, ends) = (
             fetched.lease,
             asked_at + Duration::from_micros(fetched.lease_us),
         );
-        let mut flights = self.flights(fetched);
+        let mut flights = self.flights(mount, fetched);
         self.make_sure_of_room(&mut flights);
         self.fetch(&mut flights, ends).await;
         self.release(lease);
@@ -92,24 +124,27 @@ impl Holder {
         self.write(&mut flights).await;
         let told = self.tell(mount, &flights).await;
         let mut flying = self.in_flight.lock();
-        for flight in &flights {
+        for flight in flights.iter().filter(|flight| flight.begun) {
             flying.end(&flight.object, flight.length);
         }
         drop(flying);
-        // Removals that waited for an end go on.
+        // What waited for an end goes on: removals, evictions, and a new mounting.
         self.wake.removals.notify_one();
+        self.wake.evictions.notify_one();
+        self.wake.landed.notify_one();
         told?;
         Ok(more)
     }
 
-    /// The tasks that are not under way already.
-    fn flights(&self, fetched: FetchOffloadTasksResponse) -> Vec<Flight> {
+    /// The tasks that are not under way already; none of another mounting, whose reconciliation may have begun.
+    fn flights(&self, mount: u64, fetched: FetchOffloadTasksResponse) -> Vec<Flight> {
         let places = Places::new(fetched.segments, Vec::new());
         let mut flights = Vec::with_capacity(fetched.tasks.len());
         for task in fetched.tasks {
             let found = task.object.map(|object| places.object(object));
             let Some(Ok(found)) = found else {
                 tracing::error!(task = task.task, "an offload task makes no sense");
+                flights.push(Flight::senseless(task.task, task.tenant, task.key.into()));
                 continue;
             };
             let object = ObjectName {
@@ -117,7 +152,18 @@ impl Holder {
                 key: task.key.into(),
                 incarnation: Incarnation::new(found.incarnation.epoch, found.incarnation.sequence),
             };
-            if !self.in_flight.lock().begin(&object, found.length) {
+            let (begun, leaving) = {
+                let mut flying = self.in_flight.lock();
+                // Whoever mounts it anew first says that it does not stand, and looks for flights after that.
+                if *self.standing.borrow() != mount {
+                    break;
+                }
+                (
+                    flying.begin(&object, found.length),
+                    flying.is_leaving(&object),
+                )
+            };
+            if !begun && !leaving {
                 continue;
             }
             let mut untried: Vec<_> = found.in_memory().cloned().collect();
@@ -128,16 +174,20 @@ impl Holder {
                 task: task.task,
                 object,
                 length: found.length,
+                begun,
                 untried,
                 value: None,
                 fault: None,
             };
-            if u64::from(mooncake_bucket::MAX_VALUE_BYTES) < found.length {
-                let message = format!(
-                    "a record has at most {} bytes",
-                    mooncake_bucket::MAX_VALUE_BYTES
-                );
+            let most = u64::from(mooncake_bucket::MAX_VALUE_BYTES).min(self.staging.bytes());
+            if found.length > most {
+                // What is larger could be written, and not be read again.
+                let message = format!("a record here has at most {most} bytes");
                 flight.refuse(ErrorCode::InvalidParams, Retry::Never, message);
+            }
+            if leaving {
+                let message = "the object is just giving way to others";
+                flight.refuse(ErrorCode::UnableOffload, Retry::Later(PAUSE), message);
             }
             flights.push(flight);
         }
@@ -213,21 +263,25 @@ impl Holder {
         &self,
         tried: &mut [(&mut Flight, Loan, Location)],
         ends: Time,
-        segments: &mut HashMap<String, Segment>,
+        segments: &mut HashMap<String, Result<Segment, String>>,
     ) {
-        let mut posted = Vec::new();
+        let names = tried.iter().map(|(_, _, it)| it.segment.name.clone());
+        let new = names.filter(|name| !segments.contains_key(name)).collect();
+        self.open(new, ends, segments).await;
+        let (mut posted, mut moving) = (Vec::new(), JoinSet::new());
         for (flight, loan, location) in tried {
             let left = ends.since(Clock.now());
             let name = &location.segment.name;
-            if !segments.contains_key(name) {
-                match self.engine.open_segment(name, left.min(OPEN_BUDGET)).await {
-                    Ok(segment) => drop(segments.insert(name.clone(), segment)),
-                    Err(error) => {
-                        flight.refuse(ErrorCode::TransferFailed, Retry::Here, error.to_string());
-                        continue;
-                    }
+            let segment = match segments.get(name) {
+                Some(Ok(segment)) => segment,
+                // Who did not answer a moment ago is not asked for each object anew.
+                Some(Err(error)) => {
+                    let message = format!("the memory of {name}: {error}");
+                    flight.refuse(ErrorCode::TransferFailed, Retry::Here, message);
+                    continue;
                 }
-            }
+                None => unreachable!("all names were opened"),
+            };
             let Some(local) = loan.front(flight.length) else {
                 flight.refuse(ErrorCode::Internal, Retry::Here, "the memory is too short");
                 continue;
@@ -238,19 +292,28 @@ impl Holder {
                 offset: location.offset,
             };
             let local = SmallVec::<[_; 1]>::from_buf([local]);
-            let request = Request::scattered(Op::Read, local, &segments[name], remote)
-                .deadline(Instant::now() + left);
+            let request = Request::scattered(Op::Read, local, segment, remote)
+                .deadline(Instant::now() + left / (flight.untried.len() as u32 + 1));
             let mut batch = self.engine.allocate_batch(1);
             match self.engine.submit_transfer(&mut batch, vec![request]) {
-                Ok(()) => posted.push((batch, flight, loan)),
+                Ok(()) => {
+                    let at = posted.len();
+                    posted.push((flight, loan, name));
+                    // They have deadlines, and what may still move keeps its memory.
+                    moving.spawn(async move {
+                        batch.terminal().await;
+                        (at, batch)
+                    });
+                }
                 Err(error) => {
                     flight.refuse(ErrorCode::TransferFailed, Retry::Here, error.to_string());
                 }
             }
         }
-        for (batch, flight, loan) in posted {
-            // They have deadlines, and what may still move keeps its memory.
-            batch.terminal().await;
+        // Each is looked at when it ends: a slow one makes no other late.
+        while let Some(ended) = moving.join_next().await {
+            let (at, batch) = ended.expect("waiting does not panic");
+            let (flight, loan, name) = &mut posted[at];
             let outcome = batch.outcome(0);
             let late = Clock.now() >= ends;
             match outcome {
@@ -271,9 +334,32 @@ impl Holder {
                 }
                 outcome => {
                     let message = format!("the memory was not read: {outcome:?}");
+                    segments.insert(name.clone(), Err(message.clone()));
                     flight.refuse(ErrorCode::TransferFailed, Retry::Here, message);
                 }
             }
+        }
+    }
+
+    /// Opens segments side by side; why one cannot be is remembered.
+    async fn open(
+        &self,
+        names: HashSet<String>,
+        ends: Time,
+        segments: &mut HashMap<String, Result<Segment, String>>,
+    ) {
+        let mut opening = JoinSet::new();
+        for name in names {
+            let engine = Arc::clone(&self.engine);
+            let budget = ends.since(Clock.now()).min(OPEN_BUDGET);
+            opening.spawn(async move {
+                let opened = engine.open_segment(&name, budget).await;
+                (name, opened)
+            });
+        }
+        while let Some(opened) = opening.join_next().await {
+            let (name, opened) = opened.expect("opening does not panic");
+            segments.insert(name, opened.map_err(|error| error.to_string()));
         }
     }
 
@@ -356,13 +442,18 @@ impl Holder {
         let result = |flight: &Flight| OffloadResult {
             task: flight.task,
             error: flight.fault.clone().map(Into::into),
+            tenant: flight.object.tenant.clone(),
+            key: flight.object.key.clone().into(),
+            incarnation: Some(wire(flight.object.incarnation)),
         };
         let results: Vec<_> = flights.iter().map(result).collect();
         let answer = loop {
+            // All that is here is told when it is mounted again.
+            if *self.standing.borrow() != mount {
+                return Ok(());
+            }
             match self.desk.offloaded(results.clone()).await {
                 Ok(answer) => break answer,
-                // All that is here is told when it is mounted again.
-                Err(fault) if *self.standing.borrow() != mount => return Err(fault),
                 Err(fault) if fault.code == ErrorCode::SegmentNotFound => return Err(fault),
                 Err(fault) => {
                     tracing::warn!(%fault, "the master has not heard of offloads; trying again");
@@ -370,6 +461,10 @@ impl Holder {
                 }
             }
         };
+        // Another life of the master may have answered: it knows nothing of these tasks, and says nothing of removals.
+        if *self.standing.borrow() != mount || answer.results.len() != flights.len() {
+            return Ok(());
+        }
         let mut removed = Vec::new();
         for (flight, result) in flights.iter().zip(&answer.results) {
             match (&flight.fault, &result.error) {
@@ -387,14 +482,16 @@ impl Holder {
                         "the master takes no note of an offload"
                     );
                 }
-                // It was removed, or the task is not known any more.
+                // This very life of it was removed.
                 (None, Some(_)) => {
                     add(&self.counters.revoked_offloads, 1);
                     removed.push(flight.object.clone());
                 }
             }
         }
-        while let Err(fault) = self.bury(removed.clone()).await {
+        while *self.standing.borrow() == mount
+            && let Err(fault) = self.bury(removed.clone()).await
+        {
             tracing::warn!(%fault, "what was removed on its way to the disk is still there; trying again");
             tokio::time::sleep(PAUSE).await;
         }

@@ -58,6 +58,8 @@ impl StorageOptions {
     pub(super) fn bucket_config(&self) -> BucketConfig {
         let mut config = self.bucket.clone();
         config.capacity_bytes = u64::MAX;
+        // A reserve makes them evict as a capacity does.
+        config.reserve_bytes = 0;
         if config.eviction == Eviction::None {
             config.eviction = Eviction::CostAware;
         }

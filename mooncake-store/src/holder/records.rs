@@ -3,11 +3,13 @@
 use std::{
     collections::HashSet,
     io,
+    ops::Deref,
     sync::{
         Arc,
         atomic::{AtomicI64, Ordering},
     },
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use mooncake_bucket::{
@@ -15,6 +17,7 @@ use mooncake_bucket::{
     GcError, GetError, Listed, Name, Page, Put, PutError, Removal, RemoveError, Stored,
 };
 use mooncake_proto::master::StorageState;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::in_flight::ObjectName;
 
@@ -34,6 +37,9 @@ pub(super) struct Records {
     /// Of values that can be read. It is counted anew with each reconciliation.
     value_bytes: Arc<AtomicI64>,
 }
+
+/// A bucket, and what is in it.
+pub(super) type Victim = (u32, Option<Vec<Listed>>);
 
 /// A value and its place.
 pub(super) type Arrived = (ObjectName, Vec<u8>);
@@ -150,21 +156,30 @@ impl Records {
         run(&self.changes, list).await
     }
 
-    /// All records that are alive in the bucket that goes first; `None`: there is no such bucket.
-    pub(super) async fn next_victim(&self) -> Result<Option<(u32, Vec<Listed>)>, Abandoned> {
-        let look = |backend: &BucketStorageBackend| {
-            let Some(bucket) = backend.next_victim() else {
+    /// Whether it can be read, as far as that is known without the disk.
+    pub(super) fn holds(&self, object: &ObjectName) -> bool {
+        let stat = self.backend.stat(name(object));
+        stat.is_some_and(|stat| stat.incarnation == object.incarnation)
+    }
+
+    /// All records that are alive in the bucket that goes first, but for those that were passed over; `None`: there is
+    /// no such bucket, or what is in it cannot be listed.
+    pub(super) async fn next_victim(
+        &self,
+        passed: HashSet<u32>,
+    ) -> Result<Option<Victim>, Abandoned> {
+        let look = move |backend: &BucketStorageBackend| {
+            let first = backend.next_victim().into_iter();
+            let mut all = first.chain(backend.sealed_buckets());
+            let Some(bucket) = all.find(|bucket| !passed.contains(bucket)) else {
                 // The next look finds what grows now.
                 backend.seal();
                 return None;
             };
-            match backend.list_bucket(bucket) {
-                Ok(records) => Some((bucket, records)),
-                Err(error) => {
-                    tracing::warn!(bucket, %error, "what is in a bucket cannot be listed");
-                    None
-                }
-            }
+            let listed = backend.list_bucket(bucket).inspect_err(|error| {
+                tracing::warn!(bucket, %error, "what is in a bucket cannot be listed: it is passed over");
+            });
+            Some((bucket, listed.ok()))
         };
         run(&self.changes, look).await
     }
@@ -183,10 +198,13 @@ impl Records {
         Ok(evicted)
     }
 
-    /// Reads parts of values; each has a result.
+    /// Reads parts of values; each has a result, but for those that were not begun in time. The room is in use until
+    /// the disk is done with all.
     pub(super) async fn read(
         &self,
         parts: Arc<Vec<Part>>,
+        deadline: Instant,
+        room: Arc<OwnedSemaphorePermit>,
     ) -> Result<Vec<Result<Vec<u8>, GetError>>, Abandoned> {
         let read = move |backend: &BucketStorageBackend| {
             let one = |part: &Part| {
@@ -195,7 +213,10 @@ impl Records {
                 backend.get_range(name, life, part.offset, &mut bytes)?;
                 Ok(bytes)
             };
-            parts.iter().map(one).collect()
+            let _room = &room;
+            // Nobody waits for what comes late.
+            let in_time = |_: &&Part| Instant::now() < deadline;
+            parts.iter().take_while(in_time).map(one).collect()
         };
         run(&self.reads, read).await
     }
@@ -204,6 +225,42 @@ impl Records {
     pub(super) fn close(mut self) {
         if let Some(gc) = self.gc.take() {
             gc.stop_and_join();
+        }
+    }
+}
+
+/// Records whose owner may not block when it lets go of them.
+#[derive(Debug)]
+pub(super) struct Held(Option<Records>);
+
+impl Held {
+    pub(super) fn new(records: Records) -> Self {
+        Self(Some(records))
+    }
+
+    /// See [`Records::close`].
+    pub(super) fn close(mut self) {
+        if let Some(records) = self.0.take() {
+            records.close();
+        }
+    }
+}
+
+impl Deref for Held {
+    type Target = Records;
+
+    fn deref(&self) -> &Records {
+        self.0.as_ref().expect("it is held until it is closed")
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(records) = self.0.take() {
+            let closes = thread::Builder::new().name("bucket-close".to_owned());
+            if let Err(error) = closes.spawn(move || records.close()) {
+                tracing::warn!(%error, "no thread closes the storage: whoever let go of it did");
+            }
         }
     }
 }

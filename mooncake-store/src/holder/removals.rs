@@ -67,6 +67,7 @@ impl Holder {
     /// The tasks whose tombstones are durable.
     async fn carry_out(&self, tasks: Vec<RemoveTask>) -> Result<Vec<u64>, Fault> {
         let (mut objects, mut numbers, mut done) = (Vec::new(), Vec::new(), Vec::new());
+        let mut failed = None;
         for task in tasks {
             let number = task.task;
             match wanted(task) {
@@ -80,8 +81,11 @@ impl Holder {
                     if self.in_flight.lock().cut_up_to(&tenant, last) {
                         continue;
                     }
-                    self.remove_up_to(&tenant, last).await?;
-                    done.push(number);
+                    match self.remove_up_to(&tenant, last).await {
+                        Ok(()) => done.push(number),
+                        // It is fetched again; the others go on.
+                        Err(fault) => failed = Some(fault.to_string()),
+                    }
                 }
                 Wanted::Unknown => {
                     tracing::error!(task = number, "a remove task says nothing that we know");
@@ -91,17 +95,16 @@ impl Holder {
         if !objects.is_empty() {
             let removed = self.records.remove(Arc::new(objects)).await;
             let removed = removed.map_err(|error| disk_fault(&error.to_string()))?;
-            let mut failed = None;
             for (number, result) in numbers.into_iter().zip(removed) {
                 match result {
                     Ok(()) => done.push(number),
-                    Err(error) => failed = Some(error),
+                    Err(error) => failed = Some(format!("{error}: {}", error.0)),
                 }
             }
-            if let Some(error) = failed {
-                tracing::warn!(cause = %error.0, "{error}; trying again");
-                tokio::time::sleep(PAUSE).await;
-            }
+        }
+        if let Some(error) = failed {
+            tracing::warn!(error, "not all that was removed is gone; trying again");
+            tokio::time::sleep(PAUSE).await;
         }
         Ok(done)
     }

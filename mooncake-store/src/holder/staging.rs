@@ -22,20 +22,32 @@ use mooncake_proto::{
 };
 use mooncake_tent::{Buffer, Memory, Permission, RegisterOptions, TransferEngine};
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    task::JoinSet,
+};
 use tonic::{Request, Response, Status, async_trait};
 
 use super::{
-    counts::add, file_storage::Holder, in_flight::ObjectName, losses::Loss, records::Part,
+    counts::add,
+    file_storage::Holder,
+    in_flight::ObjectName,
+    losses::{Loss, What},
+    records::Part,
 };
 
 /// Parts of values in one request.
 const MOST_ITEMS: usize = 4096;
+/// Names are no longer.
+const MOST_KEY: usize = 4096;
+const MOST_TENANT: usize = 128;
 /// Room is counted in these.
 const UNIT: u64 = 4096;
 /// A reader that says nothing has its memory for so long beyond its own deadline, and no longer than that in all.
 const GRACE: Duration = Duration::from_millis(500);
 const LONGEST: Duration = Duration::from_secs(10);
+/// No request waits for longer, whatever its reader says.
+const LONGEST_WAIT: Duration = Duration::from_secs(600);
 /// Reads that are under way when memory is taken back may end.
 const QUIET: Duration = Duration::from_secs(5);
 /// A request waits so long for room, if its own time allows.
@@ -54,7 +66,7 @@ pub(super) struct Staging {
 struct Ticket {
     reader: u64,
     buffer: Buffer,
-    _room: OwnedSemaphorePermit,
+    _room: Arc<OwnedSemaphorePermit>,
 }
 
 impl Staging {
@@ -69,11 +81,16 @@ impl Staging {
         })
     }
 
+    /// The most that can be asked for at once.
+    pub(super) fn bytes(&self) -> u64 {
+        u64::from(self.units) * UNIT
+    }
+
     /// Room for so many bytes, as soon as there is some.
     async fn room(&self, bytes: u64, within: Duration) -> Result<OwnedSemaphorePermit, Fault> {
         let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX);
         if units > self.units {
-            let most = u64::from(self.units) * UNIT;
+            let most = self.bytes();
             let message = format!("{bytes} bytes are asked for at once, {most} are possible");
             return Err(Fault::new(
                 ErrorCode::InvalidParams,
@@ -99,7 +116,13 @@ impl Staging {
     }
 
     /// Keeps the memory for its reader, until it is released or the time is over.
-    fn keep(&self, reader: u64, buffer: Buffer, room: OwnedSemaphorePermit, time: Duration) -> u64 {
+    fn keep(
+        &self,
+        reader: u64,
+        buffer: Buffer,
+        room: Arc<OwnedSemaphorePermit>,
+        time: Duration,
+    ) -> u64 {
         let ticket = Ticket {
             reader,
             buffer,
@@ -139,17 +162,17 @@ impl Staging {
         }
     }
 
-    /// Takes everything back.
-    pub(super) async fn clear(&self) {
-        let all: Vec<_> = {
-            let tickets = self.tickets.lock();
-            tickets
-                .iter()
-                .map(|(number, it)| (*number, it.reader))
-                .collect()
-        };
-        for (number, reader) in all {
-            self.end(number, reader).await;
+    /// Takes everything back, side by side.
+    pub(super) async fn clear(&self, within: Duration) {
+        let mut ends = JoinSet::new();
+        for (_, ticket) in std::mem::take(&mut *self.tickets.lock()) {
+            let engine = Arc::clone(&self.engine);
+            ends.spawn(async move { engine.unregister_memory(ticket.buffer, within).await });
+        }
+        while let Some(ended) = ends.join_next().await {
+            if let Ok(Err(error)) = ended {
+                tracing::warn!(%error, "a reader's memory is not quiet: the engine keeps it until it is");
+            }
         }
     }
 }
@@ -177,6 +200,9 @@ fn part(item: DiskItem) -> Result<Part, Fault> {
     let most = u64::from(mooncake_bucket::MAX_VALUE_BYTES);
     if item.length == 0 || end.is_none_or(|end| end > most) {
         return Err(invalid("a part that no value has"));
+    }
+    if item.key.is_empty() || item.key.len() > MOST_KEY || item.tenant.len() > MOST_TENANT {
+        return Err(invalid("a name that no object has"));
     }
     Ok(Part {
         object: ObjectName {
@@ -213,15 +239,19 @@ fn read_fault(error: &GetError) -> Fault {
 impl Holder {
     /// Has the master told of what cannot be read, if it cannot be read ever.
     fn note_loss(&self, object: &ObjectName, error: &GetError) {
-        let damaged = match error {
-            GetError::Damaged { .. } => true,
-            GetError::NotFound | GetError::OtherIncarnation { .. } => false,
-            GetError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => false,
+        let what = match error {
+            GetError::Damaged { .. } => What::Damaged,
+            GetError::NotFound | GetError::OtherIncarnation { .. } => What::Absent,
+            GetError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+                What::Gone
+            }
             _ => return,
         };
         let object = object.clone();
         // Who does not fit is found again by its next reader.
-        let _full = self.losses.try_send(Loss { object, damaged });
+        if self.losses.try_send(Loss { object, what }).is_err() {
+            add(&self.counters.unnoted_losses, 1);
+        }
     }
 
     fn check(&self, storage: &[u8], holder: u64) -> Result<(), Fault> {
@@ -242,20 +272,38 @@ impl Holder {
                 "at most {MOST_ITEMS} parts are read at once"
             )));
         }
-        let (asked, budget) = (Instant::now(), Duration::from_micros(request.budget_us));
-        let wanted: Vec<_> = request.items.into_iter().map(part).collect();
+        let budget = Duration::from_micros(request.budget_us).min(LONGEST_WAIT);
+        let asked = Instant::now();
         let total = |part: &Part| u64::from(part.length).next_multiple_of(64);
-        let bytes: u64 = wanted.iter().flatten().map(total).sum();
+        let (most, mut bytes) = (self.staging.bytes(), 0);
+        let wanted = request.items.into_iter().map(part);
+        let wanted: Vec<_> = wanted
+            .map(|part| {
+                let part = part?;
+                if total(&part) > most {
+                    let message = format!("a part here has at most {most} bytes");
+                    return Err(invalid(message));
+                }
+                // What does not go with the others is asked for once more.
+                if bytes + total(&part) > most {
+                    return Err(busy("there is no room for all parts at once"));
+                }
+                bytes += total(&part);
+                Ok(part)
+            })
+            .collect();
         let room = self.staging.room(bytes, budget.min(WAIT)).await;
         let room = room.inspect_err(|_| add(&self.counters.busy_reads, 1))?;
-        let queued = asked.elapsed();
+        let (room, queued) = (Arc::new(room), asked.elapsed());
         add(&self.counters.read_queue_us, queued.as_micros() as u64);
         let parts = Arc::new(wanted.iter().flatten().cloned().collect::<Vec<_>>());
         let read = if parts.is_empty() {
             Vec::new()
         } else {
             let left = budget.saturating_sub(queued);
-            let read = tokio::time::timeout(left, self.records.read(Arc::clone(&parts))).await;
+            let reading = (Arc::clone(&parts), asked + budget, Arc::clone(&room));
+            let reading = self.records.read(reading.0, reading.1, reading.2);
+            let read = tokio::time::timeout(left, reading).await;
             let read = read.map_err(|_| busy("the disk did not answer in time"))?;
             read.map_err(|error| {
                 Fault::new(
@@ -265,6 +313,9 @@ impl Holder {
                 )
             })?
         };
+        if read.len() < parts.len() {
+            return Err(busy("the disk did not answer in time"));
+        }
         let disk = asked.elapsed().saturating_sub(queued);
         add(&self.counters.read_disk_us, disk.as_micros() as u64);
 
@@ -372,5 +423,40 @@ impl HolderService for Door {
     ) -> Result<Response<PushOffloadedResponse>, Status> {
         let message = "this holder does not write to its readers: they read";
         Err(Fault::new(ErrorCode::NotSupported, Retry::Never, message).into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mooncake_proto::master::ObjectIncarnation;
+
+    use super::*;
+
+    fn item(tenant: usize, key: usize, length: u64) -> DiskItem {
+        DiskItem {
+            tenant: "t".repeat(tenant),
+            key: vec![7; key].into(),
+            incarnation: Some(ObjectIncarnation {
+                epoch: 1,
+                sequence: 1,
+            }),
+            offset: 0,
+            length,
+        }
+    }
+
+    #[test]
+    fn names_and_lengths_that_no_object_has_are_refused() {
+        let most = u64::from(mooncake_bucket::MAX_VALUE_BYTES);
+        assert!(part(item(MOST_TENANT, MOST_KEY, most)).is_ok());
+        for (tenant, key, length) in [
+            (MOST_TENANT + 1, 1, 1),
+            (1, MOST_KEY + 1, 1),
+            (1, 0, 1),
+            (1, 1, 0),
+            (1, 1, most + 1),
+        ] {
+            assert!(part(item(tenant, key, length)).is_err());
+        }
     }
 }

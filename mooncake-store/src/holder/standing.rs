@@ -31,6 +31,7 @@ impl Holder {
         loop {
             // Before it is mounted: a session that begins meanwhile is another one.
             let session = self.master.session();
+            self.landed().await;
             match self.mount().await {
                 Ok(()) => {
                     round += 1;
@@ -55,6 +56,14 @@ impl Holder {
                 }
             }
             self.standing.send_replace(0);
+        }
+    }
+
+    /// Waits until nothing is on its way to the disk; while the storage does not stand nothing begins. Else a record
+    /// that is written behind the listing were no task's and nobody's when the reconciliation has ended.
+    async fn landed(&self) {
+        while !self.in_flight.lock().is_empty() {
+            self.wake.landed.notified().await;
         }
     }
 
@@ -88,6 +97,7 @@ impl Holder {
     }
 
     async fn mount(&self) -> Result<(), Fault> {
+        let _telling = self.telling.lock().await;
         let queued = self.in_flight.lock().bytes();
         let state = self.records.state(self.options.capacity_bytes, queued);
         let fresh = self.records.is_empty();
