@@ -289,3 +289,23 @@ fn skipped(reason: &str) {
         writeln!(log, "skipped: {reason}").unwrap();
     }
 }
+
+#[test]
+fn a_demo_with_disks_reads_from_them_and_nothing_that_was_removed_comes_back() {
+    let words = "demo --ssd --requests 150 --segment-size 24MiB -o json";
+    let words: Vec<_> = words.split(' ').collect();
+    let output = mooncake(&words).output().unwrap();
+    let summary = json(&output);
+    assert_eq!(output.status.code(), Some(0), "{summary:#}");
+    let disks = &summary["disks"];
+    assert_eq!(summary["byte_errors"], 0);
+    assert_eq!(disks["removed_objects"], 64);
+    assert_eq!(disks["returned_objects"], 0);
+    assert_eq!(disks["restarted_nodes"], 1);
+    assert_eq!(disks["books_agree"], true);
+    assert!(
+        disks["disk_blocks_hit"].as_u64().unwrap() > 0,
+        "{summary:#}"
+    );
+    assert_eq!(disks["storages"].as_array().unwrap().len(), 2);
+}

@@ -37,7 +37,7 @@ use mooncake_cli::commands::transfer::{
 };
 use mooncake_cli::config::{self, Flags, MasterSettings, Sources};
 use mooncake_cli::output::{Failure, No};
-use mooncake_cli::report::{NodeSummary, Summary};
+use mooncake_cli::report::{DiskSummary, NodeSummary, StorageSummary, Summary};
 use mooncake_cli::trace::Ideal;
 use mooncake_tent::admission::Contracts;
 use mooncake_tent::platform::Topology;
@@ -76,6 +76,10 @@ fn runs_have_the_fields_of_the_page() {
         "demo, bench replay",
         &Summary {
             nodes: vec![NodeSummary::default()],
+            disks: Some(DiskSummary {
+                storages: vec![StorageSummary::default()],
+                ..DiskSummary::default()
+            }),
             cpp: Some(CppReplay::default()),
             ..Summary::default()
         },
