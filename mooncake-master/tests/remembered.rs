@@ -31,6 +31,17 @@ impl Directory {
         Self(path)
     }
 
+    /// What a kill would leave at this moment.
+    fn as_it_is(&self, name: &str) -> Self {
+        let copy = Self::new(name);
+        std::fs::create_dir(&copy.0).expect("it is a new one");
+        for file in std::fs::read_dir(&self.0).expect("it is a directory") {
+            let file = file.expect("it can be read");
+            std::fs::copy(file.path(), copy.0.join(file.file_name())).expect("it is copied");
+        }
+        copy
+    }
+
     fn config(&self) -> MasterConfig {
         MasterConfig {
             listen: "127.0.0.1:0".into(),
@@ -210,7 +221,9 @@ async fn law_06_a_killed_master_knows_what_is_on_disks_and_what_was_removed() {
         Err(StartError::Log(error)) => assert!(error.to_string().contains("in use by the master")),
         other => panic!("it started: {other:?}"),
     }
+    let killed = directory.as_it_is("killed-copy");
     master.shutdown().await;
+    let directory = killed;
 
     let master = Master::start(directory.config()).await.unwrap();
     assert!(master.epoch() > first_epoch);

@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Objects, or tasks, in one call: it is one step, and none takes long.
-const MAX_BATCH: usize = 1024;
+const MAX_BATCH: usize = 4096;
 
 impl MasterService {
     async fn storage_call(&self, client: u64, call: StorageCall) -> Result<Answer, Status> {
