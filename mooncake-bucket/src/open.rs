@@ -259,6 +259,14 @@ impl Graves {
         needed.sort_unstable();
         needed.dedup();
         recovery.tombstones = needed.len() as u64;
+        // What was not found, of a put that failed or where the disk could not read, may be found once an index is made anew.
+        {
+            let buckets = storage.buckets.read();
+            let places = self.all.iter().filter(|stone| stone.place().is_some());
+            needed.extend(places.filter(|stone| buckets.contains_key(&stone.bucket)));
+        }
+        needed.sort_unstable();
+        needed.dedup();
         let rewritten = if needed.is_empty() && old.is_empty() {
             Ok(())
         } else {

@@ -1108,3 +1108,31 @@ fn a_compaction_that_fails_and_then_loses_power_at_any_step_loses_nothing() {
     }
     assert!(undone > 50, "{undone}");
 }
+
+#[test]
+fn what_a_start_could_not_find_stays_dead_when_a_later_one_finds_it() {
+    let disk = SimDisk::new();
+    let backend = open(&disk).unwrap();
+    put(&backend, "removed", 1);
+    put(&backend, "kept", 1);
+    remove(&backend, "removed", 1);
+    disk.cut_power();
+    drop(backend);
+    let disk = disk.after_power_loss(1);
+    let mut found = names(&disk).into_iter();
+    let file = found.find(|name| name.ends_with(".open")).unwrap();
+    // It cannot be read, and is not in the index that the start makes.
+    disk.fail_reads(&file, 4096..8192);
+    assert_eq!(get(&open(&disk).unwrap(), "kept"), Some(1));
+    let file = file.replace(".open", ".bucket");
+    disk.fail_reads(&file, 0..0);
+    assert_eq!(get(&open(&disk).unwrap(), "kept"), Some(1));
+    disk.damage(&file, |bytes| {
+        let end = bytes.len();
+        bytes[end - 64] = 0;
+    });
+    let backend = open(&disk).unwrap();
+    assert_eq!(backend.recovery().rebuilt_buckets, 1);
+    let found = ["removed", "kept"].map(|key| get(&backend, key));
+    assert_eq!(found, [None, Some(1)]);
+}

@@ -16,9 +16,8 @@ use rustix::{
     io::{Errno, preadv},
 };
 
-/// What file systems and disks ask of offsets and lengths, and more than they ask of memory.
+/// What file systems and disks ask of offsets, lengths and memory: those with large sectors ask as much of all three.
 const BLOCK: usize = 4096;
-const MEMORY: usize = 512;
 /// A stage that grew beyond this is not kept.
 const KEPT: usize = 8 << 20;
 
@@ -54,7 +53,7 @@ impl Shape {
         let front = skip + first.len();
         let straight = front.is_multiple_of(BLOCK)
             && second.len().is_multiple_of(BLOCK)
-            && second.as_ptr().addr().is_multiple_of(MEMORY);
+            && second.as_ptr().addr().is_multiple_of(BLOCK);
         let whole = (front + second.len()).next_multiple_of(BLOCK);
         Self {
             skip,
@@ -149,6 +148,16 @@ pub(super) fn aligned(memory: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_begins_on_a_block_of_memory_is_read_to_at_once() {
+        let mut memory = Vec::new();
+        let whole = aligned(&mut memory, 3 * BLOCK);
+        for (from, straight) in [(0, true), (512, false), (2048, false), (BLOCK, true)] {
+            let shape = Shape::new(0, &[], &whole[from..from + BLOCK], true);
+            assert_eq!(shape.straight, straight, "{from}");
+        }
+    }
 
     #[test]
     fn whatever_is_asked_for_is_what_the_file_has() {

@@ -295,3 +295,45 @@ fn a_master_is_told_to_keep_a_storage_that_it_does_not_know() {
     let words = ["bucket", "adopt", nothing.to_str().unwrap()];
     run(&words, b"", master.field("address")).refused(&["elsewhere", "cannot be read"], SOON);
 }
+
+#[test]
+fn records_that_went_bad_in_an_open_bucket_are_told_from_those_of_a_put_under_way() {
+    let (storage, backend) = Storage::filled();
+    for number in [200u64, 201] {
+        let (key, value) = (format!("open/{number}"), vec![number as u8; 2_000]);
+        let put = Put::new(Name::key(&key), Incarnation::new(7, number), &value);
+        backend.put(put).unwrap();
+    }
+    let open = storage.file("open");
+    let whole = std::fs::read(&open).unwrap();
+    // As a put under way would leave it: nothing is known to be wrong.
+    flip(&open, &[201; 100]);
+    let (code, verified) = storage.json("verify", &[]);
+    let broken = |verified: &Value| verified["broken_records"].as_u64();
+    assert_eq!((code, broken(&verified)), (0, Some(1)), "{verified}");
+    let told = storage.run("verify", &[]);
+    assert!(told.text().contains("1 of puts"), "{}", told.text());
+    std::fs::write(&open, whole).unwrap();
+    flip(&open, &[200; 100]);
+    let (code, verified) = storage.json("verify", &[]);
+    assert_eq!((code, broken(&verified)), (1, Some(1)), "{verified}");
+    let name = open.file_name().unwrap().to_str().unwrap();
+    assert_eq!(verified["files"][0]["file"], name, "{verified}");
+    let told = storage.run("verify", &[]).text();
+    assert!(told.contains("whole ones lie behind"), "{told}");
+}
+
+#[test]
+fn a_bucket_that_is_not_there_is_not_compacted() {
+    let (storage, backend) = Storage::filled();
+    drop(backend);
+    let before = storage.json("stat", &[]).1["dead_bytes"].clone();
+    let said = ["there is no bucket 00ffffff", "mooncake bucket stat"];
+    storage
+        .run("compact", &["--bucket", "ffffff"])
+        .refused(&said, SOON);
+    let (code, stat) = storage.json("stat", &[]);
+    assert_eq!((code, &stat["dead_bytes"]), (0, &before));
+    let told = (&stat["holder"], &stat["holder_known"]);
+    assert_eq!(told, (&Value::Null, &Value::Bool(true)), "{stat}");
+}

@@ -95,6 +95,11 @@ impl Contender for Reading<'_> {
             .map_err(|error| Failure::new("no thread could be started").because(error))?;
         self.read_for(budget, &mut sample)?;
         worker.stop_and_join();
+        if self.storage.gc_candidates(&config).is_empty() {
+            // The gets were beside nothing for a part of the turn.
+            return Err(Failure::new("the collection was done before the turn was")
+                .remedy("run it with shorter turns"));
+        }
         self.moved.0 += self.storage.counts().moved_bytes - before;
         self.moved.1 += sample.wall;
         Ok(sample)

@@ -22,6 +22,9 @@ use crate::output::Failure;
 /// What file systems ask of places past the page cache.
 const BLOCK: u64 = 4096;
 
+/// So often in a row the kernel may refuse to take or to give anything.
+const REFUSALS: u32 = 1000;
+
 /// Reads blocks at random.
 pub(super) struct RingReads {
     /// `None`: the kernel forbids rings, and the storage does without as well.
@@ -72,30 +75,32 @@ impl RingReads {
         (which, (number >> 20) % blocks * BLOCK)
     }
 
-    fn begin(&mut self, begun: &mut [Instant], now: Instant) -> io::Result<()> {
+    /// `memory` begins where all blocks do: it is not borrowed while the kernel writes to others of them.
+    fn begin(&mut self, memory: *mut u8, begun: &mut [Instant], now: Instant) -> io::Result<()> {
         let (which, at) = self.place();
         let slot = self.free.pop_front().ok_or(io::ErrorKind::OutOfMemory)?;
         begun[slot] = now;
         let file = Fd(self.files[which].0.as_raw_fd());
         let block = self.block;
-        let into = self.memory.bytes()[slot * block..].as_mut_ptr();
+        let into = memory.wrapping_add(slot * block);
         let request = opcode::Read::new(file, into, block as u32)
             .offset(at)
             .build()
             .user_data(slot as u64);
         let ring = self.ring.as_mut().expect("there is one");
         // SAFETY: the slot lies within memory that this owns, no other read has it, and the files stay open;
-        // `read_for` waits for all reads before it returns, whatever becomes of them.
+        // `read_for` waits for all reads before it returns, or never gives the memory back.
         unsafe { ring.submission().push(&request) }.map_err(|_| io::ErrorKind::OutOfMemory.into())
     }
 
     /// Keeps the ring full until the time is over, and waits for what is under way then.
     fn read_for(&mut self, budget: Duration, sample: &mut Sample) -> io::Result<()> {
         let start = Instant::now();
-        let (mut flying, mut failure) = (0, None);
+        let (mut flying, mut failure, mut refused) = (0, None, 0);
+        let memory = self.memory.bytes().as_mut_ptr();
         let mut begun = vec![start; self.free.len()];
         for _ in 0..self.depth {
-            match self.begin(&mut begun, start) {
+            match self.begin(memory, &mut begun, start) {
                 Ok(()) => flying += 1,
                 Err(error) => failure = Some(error),
             }
@@ -104,8 +109,18 @@ impl RingReads {
             let ring = self.ring.as_mut().expect("there is one");
             match ring.submit_and_wait(1) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => failure = Some(error),
-                Ok(_) => {}
+                Err(error) if refused == REFUSALS => {
+                    // What is under way may still be written to: it is nobody else's ever again.
+                    let memory = std::mem::replace(&mut self.memory, Pages::new(CALL_BYTES));
+                    std::mem::forget(memory);
+                    self.ring = None;
+                    return Err(error);
+                }
+                Err(error) => {
+                    refused += 1;
+                    failure = Some(error);
+                }
+                Ok(_) => refused = 0,
             }
             let landed: Vec<_> = ring
                 .completion()
@@ -124,7 +139,7 @@ impl RingReads {
                     Err(_) => failure = Some(io::Error::from_raw_os_error(-result)),
                 }
                 if failure.is_none() && now - start < budget {
-                    match self.begin(&mut begun, now) {
+                    match self.begin(memory, &mut begun, now) {
                         Ok(()) => flying += 1,
                         Err(error) => failure = Some(error),
                     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 
-use mooncake_bucket::BucketConfig;
+use mooncake_bucket::{BucketConfig, GcConfig};
 use serde::Serialize;
 
 use super::Case;
@@ -325,7 +325,10 @@ impl Suite {
         let row = self.row(&rounds, limit, Yardstick::P50Us, &about);
         let (moved, time) = ours.moved;
         let rate = moved as f64 / 1e6 / time.as_secs_f64().max(f64::MIN_POSITIVE);
+        // It reads as much as it writes, and its budget is of both.
+        let budget = GcConfig::default().bytes_per_second as f64 / 2e6;
         let moved = Figure::new("copied by the collection beside gets", rate, "MB/s");
+        let moved = moved.should_be(Goal::at_least(0.5 * budget));
         report.figures.push(self.figure(Case::Gc, moved));
         report.rows.push(row.should_reach(1.0 / 1.1));
         Ok(())

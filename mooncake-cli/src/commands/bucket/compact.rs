@@ -9,7 +9,7 @@ use mooncake_bucket::{
 };
 use serde::Serialize;
 
-use super::shown::{bucket_id, unusable};
+use super::shown::{bucket_id, digits, unusable};
 use crate::commands::Context;
 use crate::config::{Ratio, SettingValue, Size};
 use crate::output::{Exit, Failure, Show, bytes, count};
@@ -121,6 +121,16 @@ pub(super) fn run(args: &CompactArgs, context: &Context) -> Result<Exit, Failure
         damaged_logs: backend.recovery().damaged_logs,
         ..Compacted::default()
     };
+    for bucket in &args.bucket {
+        if !backend.sealed_buckets().contains(bucket) {
+            return Err(Failure::new(format!(
+                "there is no bucket {} in {}",
+                digits(*bucket),
+                args.directory.display()
+            ))
+            .remedy("`mooncake bucket stat` lists those that there are"));
+        }
+    }
     collect(args, &backend, &mut compacted)?;
     backend.maintain();
     compacted.file_bytes = backend.accounting().file_bytes;

@@ -1,5 +1,6 @@
 //! `mooncake bucket stat`: tells what is in a directory.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -28,6 +29,8 @@ pub struct StorageStat {
     pub created_s: Option<u64>,
     /// Who has it open, in their own words.
     pub holder: Option<String>,
+    /// Whether the system tells who has it open.
+    pub holder_known: bool,
     /// Records that can be read.
     pub live_bytes: u64,
     /// Records that cannot be read any more.
@@ -52,6 +55,8 @@ pub struct StorageStat {
     pub damaged_logs: u64,
     /// Buckets of which nothing can be read.
     pub damaged_buckets: u64,
+    /// Buckets that went while they were to be read.
+    pub gone_buckets: u64,
     /// Compactions under way.
     pub transitions: u64,
     /// Files that are set aside.
@@ -107,7 +112,7 @@ impl From<&SeenBucket> for BucketRow {
 }
 
 impl StorageStat {
-    fn new(directory: &Path, inspection: &Inspection, holder: Option<String>) -> Self {
+    fn new(directory: &Path, inspection: &Inspection, holder: io::Result<Option<String>>) -> Self {
         let Totals {
             live_bytes,
             dead_bytes,
@@ -118,6 +123,7 @@ impl StorageStat {
             dead_records,
             broken_records,
             damaged_buckets,
+            gone_buckets,
             tombstones,
             torn_logs,
             damaged_logs,
@@ -132,7 +138,8 @@ impl StorageStat {
             directory: directory.display().to_string(),
             storage: hex(&inspection.identity()),
             created_s: (created > 0).then_some(created),
-            holder,
+            holder_known: holder.is_ok(),
+            holder: holder.unwrap_or_default(),
             live_bytes,
             dead_bytes,
             overhead_bytes,
@@ -145,6 +152,7 @@ impl StorageStat {
             torn_logs,
             damaged_logs,
             damaged_buckets,
+            gone_buckets,
             transitions,
             quarantined_files,
             quarantined_bytes,
@@ -160,7 +168,8 @@ impl Show for StorageStat {
             format!("storage {} in {}", self.storage, self.directory),
             match &self.holder {
                 Some(holder) => format!("in use by {holder}"),
-                None => "nobody has it open".to_owned(),
+                None if self.holder_known => "nobody has it open".to_owned(),
+                None => "the system does not tell whether anybody has it open".to_owned(),
             },
             format!(
                 "{} live, {} dead, {} overhead: {} in files, {} on the disk",
@@ -180,6 +189,7 @@ impl Show for StorageStat {
         let odd = [
             (self.broken_records, "records are not whole"),
             (self.damaged_buckets, "buckets cannot be read"),
+            (self.gone_buckets, "buckets went while they were to be read"),
             (
                 self.damaged_logs,
                 "logs of tombstones are damaged: no node can start on it",
@@ -230,9 +240,8 @@ impl Show for StorageStat {
 /// When the directory cannot be read.
 pub(super) fn run(args: &StatArgs, context: &Context) -> Result<Exit, Failure> {
     let inspection = look(&args.directory)?;
-    // Where the kernel does not tell, nobody is known.
     let disk = RealDisk::read_only(&args.directory);
-    let holder = disk.and_then(|disk| disk.holder()).unwrap_or_default();
+    let holder = disk.and_then(|disk| disk.holder());
     let stat = StorageStat::new(&args.directory, &inspection, holder);
     context.output.result(&stat)?;
     Ok(Exit::Yes)

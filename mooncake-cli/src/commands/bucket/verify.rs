@@ -1,9 +1,10 @@
 //! `mooncake bucket verify`: checks every byte that can be read in a directory.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
-use mooncake_bucket::GetError;
+use mooncake_bucket::{GetError, SeenBucket};
 use serde::Serialize;
 
 use super::shown::{Whose, digits, look};
@@ -30,6 +31,9 @@ pub struct Verified {
     pub damaged: Vec<DamagedRecord>,
     /// Files that are damaged.
     pub files: Vec<DamagedFile>,
+    /// Records of open buckets that are not whole: of puts that are under way or that a crash ended, or, with
+    /// whole ones behind them, damaged.
+    pub broken_records: u64,
     /// Buckets that went while they were read: whoever has the directory open has moved what was in them.
     pub gone_buckets: u64,
 }
@@ -68,6 +72,12 @@ impl Show for Verified {
             text += &format!(
                 "; {} buckets went meanwhile, and what was in them is elsewhere now",
                 count(self.gone_buckets)
+            );
+        }
+        if self.broken_records > 0 {
+            text += &format!(
+                "; {} of puts that are under way, or that nobody was answered, are not whole",
+                count(self.broken_records)
             );
         }
         if self.whole {
@@ -112,7 +122,13 @@ impl Show for Verified {
 ///
 /// When the directory cannot be read.
 pub(super) fn run(args: &VerifyArgs, context: &Context) -> Result<Exit, Failure> {
-    let inspection = look(&args.directory)?;
+    let mut inspection = look(&args.directory)?;
+    let passed = |seen: &SeenBucket| !seen.sealed && seen.passed_records > 0;
+    if inspection.buckets().iter().any(passed) {
+        // A put that was under way has ended by now.
+        std::thread::sleep(Duration::from_millis(200));
+        inspection = look(&args.directory)?;
+    }
     let files = inspection.flaws().iter().map(|(file, flaw)| DamagedFile {
         file: file.clone(),
         flaw: flaw.to_string(),
@@ -122,8 +138,17 @@ pub(super) fn run(args: &VerifyArgs, context: &Context) -> Result<Exit, Failure>
         ..Verified::default()
     };
     let totals = inspection.totals();
+    verified.gone_buckets = totals.gone_buckets;
     let bar = context.output.progress(totals.live_records, "records");
     for bucket in inspection.buckets() {
+        verified.broken_records += bucket.broken_records;
+        if passed(bucket) {
+            let records = count(bucket.passed_records);
+            verified.files.push(DamagedFile {
+                file: bucket.file.clone(),
+                flaw: format!("{records} records are not whole, and whole ones lie behind them"),
+            });
+        }
         let done = inspection.verify(bucket.id, &mut |record, whole| {
             bar.inc(1);
             verified.records += 1;
