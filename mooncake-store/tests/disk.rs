@@ -630,3 +630,75 @@ async fn more_than_the_holder_has_room_for_is_read_in_turns_and_what_has_none_is
     holder.shutdown(BUDGET).await.unwrap();
     running.shutdown().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_restarts_before_it_hears_of_a_write_hears_of_it_later() {
+    let (state, disk) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut running = master(state.path(), "127.0.0.1:0").await;
+    let address = running.address().to_string();
+    let (gate, reached) = (Arc::new(AtomicBool::new(false)), Arc::default());
+    let mut storage = StorageOptions::new(disk.path(), 256 << 20);
+    storage.disk = Some(Arc::new(Gated {
+        disk: RealDisk::open(disk.path()).unwrap(),
+        gate: Arc::clone(&gate),
+        reached: Arc::clone(&reached),
+    }));
+    let holder = node_with(&address, storage).await;
+    for round in 0..3_u64 {
+        until("announced", async || holder.storage_is_announced()).await;
+        let client = client(&address).await;
+        let value = pattern(round, 300_000);
+        reached.store(false, Ordering::Release);
+        let items = vec![(key(round as usize), &value[..])];
+        let put = client.put(items, PutOptions::default()).await.remove(0);
+        put.unwrap();
+        client.close(BUDGET).await.unwrap();
+        until("it is written", async || reached.load(Ordering::Acquire)).await;
+        running.shutdown().await;
+        gate.store(true, Ordering::Release);
+        // The write ends, and nobody is there to be told.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        gate.store(false, Ordering::Release);
+        running = master(state.path(), &address).await;
+        let mounts = round + 2;
+        counted(&holder, "mounted again", |it| it.mounts >= mounts).await;
+    }
+    gate.store(true, Ordering::Release);
+    until("announced", async || holder.storage_is_announced()).await;
+    let client = client(&address).await;
+    for round in 0..3 {
+        until("it is on the disk", async || {
+            let found = client.describe(vec![key(round)]).await.remove(0);
+            let on_disk = |it: &Replica| matches!(it, Replica::LocalDisk(_));
+            found.is_ok_and(|found| found.replicas.iter().any(on_disk))
+        })
+        .await;
+    }
+    let counts = holder.storage_counts().unwrap();
+    assert_eq!((counts.strangers, counts.revoked_offloads), (0, 0));
+    client.close(BUDGET).await.unwrap();
+    holder.shutdown(BUDGET).await.unwrap();
+    running.shutdown().await;
+    let records = on_the_disk(disk.path());
+    for round in 0..3 {
+        let found = records.get(Name::new("default", &key(round)), None);
+        assert_eq!(found.unwrap().bytes, pattern(round as u64, 300_000));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_that_cannot_be_opened_leaves_no_memory_in_the_store() {
+    let (state, disk) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let running = master(state.path(), "127.0.0.1:0").await;
+    let address = running.address().to_string();
+    let held = on_the_disk(disk.path());
+    let mut options = NodeOptions::new("node", 64 << 20);
+    options.storage = Some(StorageOptions::new(disk.path(), 256 << 20));
+    Node::start(&address, options).await.unwrap_err();
+    let client = client(&address).await;
+    let put = client.put(vec![(key(0), &b"value"[..])], PutOptions::default());
+    put.await.remove(0).unwrap_err();
+    drop(held);
+    client.close(BUDGET).await.unwrap();
+    running.shutdown().await;
+}

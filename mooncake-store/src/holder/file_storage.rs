@@ -13,6 +13,7 @@ use mooncake_proto::{Fault, status::ErrorCode, store::holder_server::HolderServe
 use mooncake_tent::TransferEngine;
 use parking_lot::Mutex;
 use tokio::{
+    net::TcpListener,
     sync::{Notify, mpsc, watch},
     task::JoinHandle,
 };
@@ -81,20 +82,24 @@ pub(super) struct Wake {
     pub(super) landed: Notify,
 }
 
-impl FileStorage {
-    /// Opens the directory, and goes on to mount it. `name`: of the node, for people.
-    pub(crate) async fn start(
-        engine: Arc<dyn TransferEngine>,
-        master: MasterClient,
-        options: StorageOptions,
-        name: String,
-    ) -> Result<Self, StoreError> {
+/// A directory that is open, and nobody knows of yet.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    options: StorageOptions,
+    records: Held,
+    listener: TcpListener,
+    endpoint: SocketAddr,
+}
+
+impl Opened {
+    /// Opens the directory, and listens for readers.
+    pub(crate) async fn open(options: StorageOptions) -> Result<Self, StoreError> {
         let path = options.path.display().to_string();
         let refused = |reason: String| StoreError::Storage {
             path: path.clone(),
             reason,
         };
-        let listener = tokio::net::TcpListener::bind(options.listen).await;
+        let listener = TcpListener::bind(options.listen).await;
         let listener = listener.map_err(|error| {
             refused(format!(
                 "readers cannot be heard at {}: {error}",
@@ -107,6 +112,29 @@ impl FileStorage {
         let settings = options.clone();
         let opened = tokio::task::spawn_blocking(move || open(&settings)).await;
         let records = opened.expect("opening does not panic").map_err(&refused)?;
+        Ok(Self {
+            options,
+            records: Held::new(records),
+            listener,
+            endpoint,
+        })
+    }
+}
+
+impl FileStorage {
+    /// Goes on to mount what is open. `name`: of the node, for people.
+    pub(crate) fn start(
+        engine: Arc<dyn TransferEngine>,
+        master: MasterClient,
+        opened: Opened,
+        name: String,
+    ) -> Result<Self, StoreError> {
+        let Opened {
+            options,
+            records,
+            listener,
+            endpoint,
+        } = opened;
         let desk = Desk::new(
             master.address(),
             records.identity(),
@@ -115,7 +143,7 @@ impl FileStorage {
         let names = (endpoint.to_string(), engine.segment_name().to_owned(), name);
         let (losses, lost) = mpsc::channel(LOSSES);
         let holder = Arc::new(Holder {
-            records: Held::new(records),
+            records,
             desk,
             scratch: Scratch::new(Arc::clone(&engine)),
             staging: Staging::new(Arc::clone(&engine), options.staging_bytes),
