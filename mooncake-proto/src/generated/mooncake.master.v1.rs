@@ -2585,7 +2585,8 @@ pub struct OffloadTask {
     pub tenant: ::prost::alloc::string::String,
     #[prost(bytes = "bytes", tag = "3")]
     pub key: ::prost::bytes::Bytes,
-    /// Only replicas in memory.
+    /// Only replicas in memory. None: a task that was given out before, whose memory has gone since. Whoever
+    /// does not have it in hand says that it failed.
     #[prost(message, optional, tag = "4")]
     pub object: ::core::option::Option<Object>,
 }
@@ -2618,14 +2619,10 @@ pub struct OffloadResult {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct NotifyOffloadResponse {
-    /// For each one of
-    ///
-    /// * success: the master counts the record as a replica, or has noted why there is none. So it
-    ///   answers each time that it is told.
-    /// * `REVOKED`: this life of the key is gone. Its record must be removed: the holder does that by
-    ///   itself, whether or not a task for it comes, too.
-    /// * `TASK_NOT_FOUND`: nothing is known by which to judge. The record must stay as it is: the next
-    ///   reconciliation tells what becomes of it.
+    /// For each: success, and so each time that it is told: the master counts the record as a replica, or
+    /// has noted why there is none. Or `REVOKED`: this life of the key is gone, and its record must be removed;
+    /// the holder does that by itself, whether or not a task for it comes, too. Or `TASK_NOT_FOUND`: nothing is
+    /// known to judge by, and the record stays until a reconciliation tells what becomes of it.
     #[prost(message, repeated, tag = "1")]
     pub results: ::prost::alloc::vec::Vec<KeyResult>,
 }
@@ -2963,7 +2960,9 @@ pub mod storages_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// For operators: a storage that this master has never heard of, whose objects it shall keep.
+        /// For operators: a storage that this master has never heard of, whose objects it shall keep. Until it
+        /// has told them, removes are noted beside it, and busy when too many are. What is put, and evicted
+        /// before that, leaves no note: then an older life of its key may come in.
         pub async fn adopt_storage(
             &mut self,
             request: impl tonic::IntoRequest<super::AdoptStorageRequest>,
@@ -3269,7 +3268,9 @@ pub mod storages_server {
             tonic::Response<super::UnmountStorageResponse>,
             tonic::Status,
         >;
-        /// For operators: a storage that this master has never heard of, whose objects it shall keep.
+        /// For operators: a storage that this master has never heard of, whose objects it shall keep. Until it
+        /// has told them, removes are noted beside it, and busy when too many are. What is put, and evicted
+        /// before that, leaves no note: then an older life of its key may come in.
         async fn adopt_storage(
             &self,
             request: tonic::Request<super::AdoptStorageRequest>,
