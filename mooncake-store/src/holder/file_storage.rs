@@ -209,9 +209,13 @@ impl FileStorage {
     pub(crate) async fn end(mut self, budget: Duration) {
         let end = Clock.now() + budget;
         let mut tasks = std::mem::take(&mut self.tasks);
+        let holder = Arc::clone(&self.holder);
+        // What the master was told to go does go, if that takes no long.
+        let telling = tokio::time::timeout(budget / 4, holder.telling.lock()).await;
         for task in &tasks {
             task.abort();
         }
+        drop(telling);
         // Nobody is answered any more, and no loop begins anything.
         self.holder.standing.send_replace(0);
         let unmounted = tokio::time::timeout(budget / 4, self.holder.desk.unmount()).await;
@@ -223,7 +227,6 @@ impl FileStorage {
             let _aborted = tokio::time::timeout(left, task).await;
         }
         self.holder.staging.clear(end.since(Clock.now()) / 2).await;
-        let holder = Arc::clone(&self.holder);
         drop(self);
         let Some(holder) = alone(holder, end).await else {
             tracing::warn!("somebody still uses the storage: it closes when they are done");
