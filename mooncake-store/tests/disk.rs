@@ -318,12 +318,13 @@ async fn a_master_that_knows_nothing_gets_no_disk_until_an_operator_says_so() {
     running.shutdown().await;
 }
 
-/// A directory whose writes wait while the gate is closed.
+/// A directory whose writes wait while the gate is closed, and whose reads hang while they should.
 #[derive(Debug)]
 struct Gated {
     disk: RealDisk,
     gate: Arc<AtomicBool>,
     reached: Arc<AtomicBool>,
+    hang: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
@@ -331,15 +332,16 @@ struct GatedFile {
     file: Arc<dyn DiskFile>,
     gate: Arc<AtomicBool>,
     reached: Arc<AtomicBool>,
+    hang: Arc<AtomicBool>,
 }
 
 impl Gated {
     fn file(&self, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
-        let (gate, reached) = (Arc::clone(&self.gate), Arc::clone(&self.reached));
         Arc::new(GatedFile {
             file,
-            gate,
-            reached,
+            gate: Arc::clone(&self.gate),
+            reached: Arc::clone(&self.reached),
+            hang: Arc::clone(&self.hang),
         })
     }
 }
@@ -373,6 +375,9 @@ impl Disk for Gated {
 
 impl DiskFile for GatedFile {
     fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<usize> {
+        while self.hang.load(Ordering::Acquire) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         self.file.read_at(at, into)
     }
     fn write_at(&self, at: u64, pieces: &[&[u8]]) -> io::Result<()> {
@@ -418,6 +423,7 @@ async fn a_disk_that_stands_still_expires_nobody_and_what_is_removed_meanwhile_i
         disk: RealDisk::open(disk.path()).unwrap(),
         gate: Arc::clone(&gate),
         reached: Arc::default(),
+        hang: Arc::default(),
     }));
     let holder = node_with(&address, storage).await;
     until("announced", async || holder.storage_is_announced()).await;
@@ -524,6 +530,7 @@ async fn a_master_that_restarts_beside_a_write_loses_nothing_of_it() {
         disk: RealDisk::open(disk.path()).unwrap(),
         gate: Arc::clone(&gate),
         reached: Arc::clone(&reached),
+        hang: Arc::default(),
     }));
     let holder = node_with(&address, storage).await;
     until("announced", async || holder.storage_is_announced()).await;
@@ -628,5 +635,141 @@ async fn more_than_the_holder_has_room_for_is_read_in_turns_and_what_has_none_is
     assert_eq!((counts.reads, counts.failed_reads), (24, 0), "{counts:?}");
     client.close(BUDGET).await.unwrap();
     holder.shutdown(BUDGET).await.unwrap();
+    running.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_restarts_before_it_hears_of_a_write_hears_of_it_later() {
+    let (state, disk) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut running = master(state.path(), "127.0.0.1:0").await;
+    let address = running.address().to_string();
+    let (gate, reached) = (Arc::new(AtomicBool::new(false)), Arc::default());
+    let mut storage = StorageOptions::new(disk.path(), 256 << 20);
+    storage.disk = Some(Arc::new(Gated {
+        disk: RealDisk::open(disk.path()).unwrap(),
+        gate: Arc::clone(&gate),
+        reached: Arc::clone(&reached),
+        hang: Arc::default(),
+    }));
+    let holder = node_with(&address, storage).await;
+    for round in 0..3_u64 {
+        until("announced", async || holder.storage_is_announced()).await;
+        let client = client(&address).await;
+        let value = pattern(round, 300_000);
+        reached.store(false, Ordering::Release);
+        let items = vec![(key(round as usize), &value[..])];
+        let put = client.put(items, PutOptions::default()).await.remove(0);
+        put.unwrap();
+        client.close(BUDGET).await.unwrap();
+        until("it is written", async || reached.load(Ordering::Acquire)).await;
+        running.shutdown().await;
+        gate.store(true, Ordering::Release);
+        // The write ends, and nobody is there to be told.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        gate.store(false, Ordering::Release);
+        running = master(state.path(), &address).await;
+        let mounts = round + 2;
+        counted(&holder, "mounted again", |it| it.mounts >= mounts).await;
+    }
+    gate.store(true, Ordering::Release);
+    until("announced", async || holder.storage_is_announced()).await;
+    let client = client(&address).await;
+    for round in 0..3 {
+        until("it is on the disk", async || {
+            let found = client.describe(vec![key(round)]).await.remove(0);
+            let on_disk = |it: &Replica| matches!(it, Replica::LocalDisk(_));
+            found.is_ok_and(|found| found.replicas.iter().any(on_disk))
+        })
+        .await;
+    }
+    let counts = holder.storage_counts().unwrap();
+    assert_eq!((counts.strangers, counts.revoked_offloads), (0, 0));
+    client.close(BUDGET).await.unwrap();
+    holder.shutdown(BUDGET).await.unwrap();
+    running.shutdown().await;
+    let records = on_the_disk(disk.path());
+    for round in 0..3 {
+        let found = records.get(Name::new("default", &key(round)), None);
+        assert_eq!(found.unwrap().bytes, pattern(round as u64, 300_000));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_that_cannot_be_opened_leaves_no_memory_in_the_store() {
+    let (state, disk) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let running = master(state.path(), "127.0.0.1:0").await;
+    let address = running.address().to_string();
+    let held = on_the_disk(disk.path());
+    let mut options = NodeOptions::new("node", 64 << 20);
+    options.storage = Some(StorageOptions::new(disk.path(), 256 << 20));
+    Node::start(&address, options).await.unwrap_err();
+    let client = client(&address).await;
+    let put = client.put(vec![(key(0), &b"value"[..])], PutOptions::default());
+    put.await.remove(0).unwrap_err();
+    drop(held);
+    client.close(BUDGET).await.unwrap();
+    running.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_that_hangs_keeps_nobody_from_its_holders_memory_nor_from_other_disks() {
+    let state = tempfile::tempdir().unwrap();
+    let disks = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let running = master(state.path(), "127.0.0.1:0").await;
+    let address = running.address().to_string();
+    let hang = Arc::new(AtomicBool::new(false));
+    // One object on each disk.
+    let first = client(&address).await;
+    let values = [pattern(0, 300_000), pattern(1, 300_000)];
+    for (i, disk) in disks.iter().enumerate() {
+        let holder = node(&address, disk.path()).await;
+        until("announced", async || holder.storage_is_announced()).await;
+        let items = vec![(key(i), &values[i][..])];
+        let put = first.put(items, PutOptions::default()).await.remove(0);
+        put.unwrap();
+        counted(&holder, "it is on the disk", |it| it.offloaded_objects == 1).await;
+        holder.shutdown(BUDGET).await.unwrap();
+    }
+    first.close(BUDGET).await.unwrap();
+    let mut storage = StorageOptions::new(disks[0].path(), 256 << 20);
+    storage.disk = Some(Arc::new(Gated {
+        disk: RealDisk::open(disks[0].path()).unwrap(),
+        gate: Arc::new(AtomicBool::new(true)),
+        reached: Arc::default(),
+        hang: Arc::clone(&hang),
+    }));
+    let hung = node_with(&address, storage).await;
+    let mut options = NodeOptions::new("other", 64 << 10);
+    options.storage = Some(StorageOptions::new(disks[1].path(), 256 << 20));
+    let other = Node::start(&address, options).await.unwrap();
+    until("announced", async || {
+        hung.storage_is_announced() && other.storage_is_announced()
+    })
+    .await;
+
+    hang.store(true, Ordering::Release);
+    let mut options = ClientOptions::default();
+    options.operation_deadline = Duration::from_secs(3);
+    let client = RealClient::connect(&address, options).await.unwrap();
+    let mut found = client.get(vec![key(0), key(1)]).await;
+    assert_eq!(found.pop().unwrap().unwrap().to_vec(), values[1]);
+    let fault = found.pop().unwrap().unwrap_err();
+    assert_ne!(fault.code, ErrorCode::ObjectNotFound, "{fault:?}");
+    // Only the memory of the one whose disk hangs has room for this.
+    let large = pattern(2, 300_000);
+    let items = vec![(key(2), &large[..])];
+    let put = client.put(items, PutOptions::default()).await.remove(0);
+    put.unwrap();
+    let found = client.get(vec![key(2)]).await.remove(0);
+    assert_eq!(found.unwrap().to_vec(), large);
+
+    hang.store(false, Ordering::Release);
+    until("the disk answers", async || {
+        client.get(vec![key(0)]).await.remove(0).is_ok()
+    })
+    .await;
+    client.close(BUDGET).await.unwrap();
+    hung.shutdown(BUDGET).await.unwrap();
+    other.shutdown(BUDGET).await.unwrap();
     running.shutdown().await;
 }

@@ -216,6 +216,23 @@ mod tests {
     }
 
     #[test]
+    fn the_memory_and_the_disk_of_one_process_are_judged_apart() {
+        let (mut peers, memory) = (Peers::default(), Owner::from(&segment(1)));
+        let disk = Owner {
+            segment: None,
+            ..memory
+        };
+        peers.unreachable(Time(1), disk);
+        assert!(peers.is_bad(disk) && !peers.is_bad(memory));
+        assert_eq!(peers.admit(Time(1), memory), Ok(()));
+        assert_eq!(peers.avoided(Time(1)).count(), 0, "puts may go there");
+        peers.succeeded(memory);
+        assert!(peers.is_bad(disk));
+        peers.succeeded(disk);
+        assert!(!peers.is_bad(disk));
+    }
+
+    #[test]
     fn a_bad_peer_rests_longer_after_each_failed_trial_and_is_good_after_a_success() {
         let (mut peers, peer) = (Peers::default(), segment(1));
         let mut now = Time(1);

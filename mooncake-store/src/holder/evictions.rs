@@ -34,7 +34,9 @@ impl Holder {
             if let Err(fault) = self.make_room().await {
                 self.failed("making room on the disk", &fault).await;
             }
-            self.wake.offloads.notify_one();
+            if !self.is_full(self.records.accounting().file_bytes) {
+                self.wake.offloads.notify_one();
+            }
         }
     }
 

@@ -13,6 +13,7 @@ use mooncake_proto::{Fault, status::ErrorCode, store::holder_server::HolderServe
 use mooncake_tent::TransferEngine;
 use parking_lot::Mutex;
 use tokio::{
+    net::TcpListener,
     sync::{Notify, mpsc, watch},
     task::JoinHandle,
 };
@@ -81,20 +82,24 @@ pub(super) struct Wake {
     pub(super) landed: Notify,
 }
 
-impl FileStorage {
-    /// Opens the directory, and goes on to mount it. `name`: of the node, for people.
-    pub(crate) async fn start(
-        engine: Arc<dyn TransferEngine>,
-        master: MasterClient,
-        options: StorageOptions,
-        name: String,
-    ) -> Result<Self, StoreError> {
+/// A directory that is open, and nobody knows of yet.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    options: StorageOptions,
+    records: Held,
+    listener: TcpListener,
+    endpoint: SocketAddr,
+}
+
+impl Opened {
+    /// Opens the directory, and listens for readers.
+    pub(crate) async fn open(options: StorageOptions) -> Result<Self, StoreError> {
         let path = options.path.display().to_string();
         let refused = |reason: String| StoreError::Storage {
             path: path.clone(),
             reason,
         };
-        let listener = tokio::net::TcpListener::bind(options.listen).await;
+        let listener = TcpListener::bind(options.listen).await;
         let listener = listener.map_err(|error| {
             refused(format!(
                 "readers cannot be heard at {}: {error}",
@@ -107,6 +112,29 @@ impl FileStorage {
         let settings = options.clone();
         let opened = tokio::task::spawn_blocking(move || open(&settings)).await;
         let records = opened.expect("opening does not panic").map_err(&refused)?;
+        Ok(Self {
+            options,
+            records: Held::new(records),
+            listener,
+            endpoint,
+        })
+    }
+}
+
+impl FileStorage {
+    /// Goes on to mount what is open. `name`: of the node, for people.
+    pub(crate) fn start(
+        engine: Arc<dyn TransferEngine>,
+        master: MasterClient,
+        opened: Opened,
+        name: String,
+    ) -> Result<Self, StoreError> {
+        let Opened {
+            options,
+            records,
+            listener,
+            endpoint,
+        } = opened;
         let desk = Desk::new(
             master.address(),
             records.identity(),
@@ -115,7 +143,7 @@ impl FileStorage {
         let names = (endpoint.to_string(), engine.segment_name().to_owned(), name);
         let (losses, lost) = mpsc::channel(LOSSES);
         let holder = Arc::new(Holder {
-            records: Held::new(records),
+            records,
             desk,
             scratch: Scratch::new(Arc::clone(&engine)),
             staging: Staging::new(Arc::clone(&engine), options.staging_bytes),
@@ -181,9 +209,13 @@ impl FileStorage {
     pub(crate) async fn end(mut self, budget: Duration) {
         let end = Clock.now() + budget;
         let mut tasks = std::mem::take(&mut self.tasks);
+        let holder = Arc::clone(&self.holder);
+        // What the master was told to go does go, if that takes no long.
+        let telling = tokio::time::timeout(budget / 4, holder.telling.lock()).await;
         for task in &tasks {
             task.abort();
         }
+        drop(telling);
         // Nobody is answered any more, and no loop begins anything.
         self.holder.standing.send_replace(0);
         let unmounted = tokio::time::timeout(budget / 4, self.holder.desk.unmount()).await;
@@ -195,7 +227,6 @@ impl FileStorage {
             let _aborted = tokio::time::timeout(left, task).await;
         }
         self.holder.staging.clear(end.since(Clock.now()) / 2).await;
-        let holder = Arc::clone(&self.holder);
         drop(self);
         let Some(holder) = alone(holder, end).await else {
             tracing::warn!("somebody still uses the storage: it closes when they are done");

@@ -27,7 +27,7 @@ mod reports;
 mod staging;
 mod standing;
 
-pub(crate) use file_storage::FileStorage;
+pub(crate) use file_storage::{FileStorage, Opened};
 
 pub use counts::HolderCounts;
 pub use options::StorageOptions;

@@ -9,7 +9,7 @@ use std::{
 use mooncake_bucket::{Incarnation, PutError, Stored};
 use mooncake_proto::{
     Fault, Retry,
-    master::{FetchOffloadTasksResponse, OffloadResult, ReleaseRequest},
+    master::{FetchOffloadTasksResponse, OffloadResult, ReleaseRequest, dropped_replica::Reason},
     status::ErrorCode,
 };
 use mooncake_tent::{
@@ -23,6 +23,7 @@ use super::{
     counts::add,
     file_storage::{Holder, PAUSE},
     in_flight::ObjectName,
+    losses::{chunks, dropped},
     standing::{disk_fault, wire},
 };
 use crate::{
@@ -490,12 +491,23 @@ impl Holder {
             }
         }
         while *self.standing.borrow() == mount
-            && let Err(fault) = self.bury(removed.clone()).await
+            && let Err(fault) = self.forget(&removed).await
         {
             tracing::warn!(%fault, "what was removed on its way to the disk is still there; trying again");
             tokio::time::sleep(PAUSE).await;
         }
         Ok(())
+    }
+}
+
+impl Holder {
+    /// Removes records, of which the master hears first: should it count on one all the same, it does not any more.
+    async fn forget(&self, objects: &[ObjectName]) -> Result<(), Fault> {
+        for part in chunks(objects) {
+            let wire = part.iter().map(|object| dropped(object, Reason::Evicted));
+            self.desk.drop_replicas(wire.collect()).await?;
+        }
+        self.bury(objects.to_vec()).await
     }
 }
 

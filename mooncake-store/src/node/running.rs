@@ -10,7 +10,7 @@ use crate::{
     StoreError,
     client::{Mount, RealClient},
     core::{SegmentId, StorageId},
-    holder::{FileStorage, HolderCounts, StorageOptions},
+    holder::{FileStorage, HolderCounts, Opened, StorageOptions},
     master::{ConnectOptions, Hello, MasterClient},
     time::Clock,
 };
@@ -87,17 +87,17 @@ impl Node {
         };
         // Before the memory, which takes long to touch: a wrong address should be known at once.
         let master = MasterClient::connect(master, hello, connect).await?;
+        // Before others count on the memory: a directory that cannot be opened ends all of it.
+        let opened = match options.storage {
+            Some(storage) => Some(Opened::open(storage).await?),
+            None => None,
+        };
         let (shared, bytes): (Arc<dyn TransferEngine>, _) =
             (Arc::new(engine.clone()), options.segment_bytes);
         let name = options.name.clone();
         let mount = Mount::start(Arc::clone(&shared), master.clone(), bytes, name).await?;
-        let storage = match options.storage {
-            Some(storage) => {
-                let (master, name) = (master.clone(), options.name);
-                Some(FileStorage::start(shared, master, storage, name).await?)
-            }
-            None => None,
-        };
+        let start = |opened| FileStorage::start(shared, master.clone(), opened, options.name);
+        let storage = opened.map(start).transpose()?;
         Ok(Self {
             engine,
             master,
