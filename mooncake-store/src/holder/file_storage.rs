@@ -4,7 +4,10 @@ use std::{
     fmt,
     future::Future,
     net::SocketAddr,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -64,6 +67,8 @@ pub(super) struct Holder {
     pub(super) names: (String, String, String),
     /// Which mounting of it the master knows and has reconciled; 0: none.
     pub(super) standing: watch::Sender<u64>,
+    /// It ends: readers are not answered any more.
+    pub(super) over: AtomicBool,
     pub(super) wake: Wake,
     /// Held by who tells the master what is here, or what goes: neither sees half of the other's work.
     pub(super) telling: tokio::sync::Mutex<()>,
@@ -155,6 +160,7 @@ impl FileStorage {
             options,
             names,
             standing: watch::Sender::new(0),
+            over: AtomicBool::new(false),
             wake: Wake::default(),
             telling: tokio::sync::Mutex::default(),
             complained: AtomicBool::new(false),
@@ -217,6 +223,7 @@ impl FileStorage {
         }
         drop(telling);
         // Nobody is answered any more, and no loop begins anything.
+        self.holder.over.store(true, Ordering::Relaxed);
         self.holder.standing.send_replace(0);
         let unmounted = tokio::time::timeout(budget / 4, self.holder.desk.unmount()).await;
         if !matches!(unmounted, Ok(Ok(()))) {
