@@ -224,7 +224,7 @@ mod tests {
             ),
             (
                 "[master]\n\nlisten = true\n",
-                "m.toml, line 3: listen: expected ip:port, such as \"127.0.0.1:50051\"",
+                "m.toml, line 3: listen: \"true\" is no address to listen on, such as 0.0.0.0:50051",
             ),
             (
                 "[master]\nlisten = [\"a\"]\n",
